@@ -1,0 +1,38 @@
+# make demo | test | check | bench set themselves up on a fresh machine.
+# PY=python3 make test uses the Python at hand and installs nothing.
+ifeq ($(origin PY), undefined)
+PY := .venv/bin/python
+READY := .venv/.ready
+endif
+export PYTHONPATH := $(CURDIR)/src
+
+.PHONY: demo test test-slow check format bench clean
+
+demo: $(READY)
+	$(PY) -m mlnt train digits --noise symmetric:0.7
+
+test: $(READY)
+	$(PY) -m pytest
+
+test-slow: $(READY)
+	$(PY) -m pytest -m slow
+
+check: $(READY)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+format: $(READY)
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: $(READY)
+	$(PY) -m mlnt bench
+
+.venv/.ready: pyproject.toml constraints.txt
+	python3 -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,3 @@
+from mlnt.cli import main
+
+main()

@@ -1,0 +1,250 @@
+"""`mlnt.train`: from data to a trained model and a run folder.
+
+data -> validation held out -> noise (experiments only) -> iterations -> run folder
+"""
+
+import copy
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlnt import __version__
+from mlnt.config import Settings, make_settings
+from mlnt.data.encoding import Encoder, encoder_to_json
+from mlnt.data.prepare import Seeds, prepare
+from mlnt.data.sources import (
+    Dataset,
+    Source,
+    Split,
+    open_dataset,
+)
+from mlnt.device import pick_device
+from mlnt.errors import TrainingError
+from mlnt.evaluation import predict_probabilities
+from mlnt.iterations import Result, run_iterations, summarise
+from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
+from mlnt.models import build_model, check_output
+from mlnt.report import write_report
+from mlnt.runs import CHECKPOINT, CONFIG, LABEL_ISSUES, SUMMARY, RunFolder
+from mlnt.training import Stage, State, Trainer, Watcher
+
+ModelSource = str | nn.Module | Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What `train` gives back."""
+
+    model: nn.Module  # the best model, in eval mode
+    encoder: Encoder  # from raw samples to what the model takes
+    classes: tuple[str, ...]
+    settings: Settings
+    summary: dict[str, Any]  # as in summary.json
+    history: list[dict[str, Any]]  # as in metrics.jsonl
+    label_issues: LabelIssues
+    folder: Path | None
+
+    def predict_probabilities(self, samples: Any) -> Tensor:
+        """Class probabilities [N, C] of raw samples: images, rows or texts."""
+        return predict_probabilities(self.model, self.encoder.encode(samples)).cpu()
+
+
+def train(
+    data: Source | Dataset,
+    *,
+    out: str | Path | None = None,
+    preset: str | None = None,
+    model: ModelSource | None = None,
+    labels: Any = None,
+    true_labels: Any = None,
+    validation_data: Source | None = None,
+    test_data: Source | None = None,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    watchers: Sequence[Watcher] = (),
+    **settings: Any,
+) -> Training:
+    """Train on noisy labels.
+
+    data     what `open_dataset` takes, or what it gave; the options up to `text_column` are its
+    out      run folder to write; None writes nothing
+    preset   digits, cifar10, image, table or text; chosen by the data if not given
+    model    a name, a network (each stage starts from a copy of it), or a function that makes one
+    settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
+    """
+    if isinstance(model, str):
+        settings["model"] = model
+    options = {
+        "labels": labels,
+        "true_labels": true_labels,
+        "validation": validation_data,
+        "test": test_data,
+        "label_column": label_column,
+        "text_column": text_column,
+    }
+    if isinstance(data, Dataset):
+        dataset = data
+    else:
+        # Settings are checked first: a misspelt one should not cost the reading of the data.
+        make_settings(preset or "cifar10", **settings)
+        dataset = open_dataset(data, **options)
+    chosen = make_settings(preset or preset_for(dataset), **settings)
+    prepared, noise = prepare(dataset, chosen)
+    device = pick_device(chosen.device)
+    run = None if out is None else RunFolder.create(out)
+    own_model = None if model is None or isinstance(model, str) else model
+
+    seeds = Seeds.of(chosen.seed)
+    generator = torch.Generator(device).manual_seed(seeds.training)
+    dtype = getattr(torch, chosen.precision)
+    train_split, validation, test = (
+        _on_device(split, device, dtype)
+        for split in (prepared.train, prepared.validation, prepared.test)
+    )
+    assert train_split is not None
+    assert validation is not None
+    recorder: list[Watcher] = [] if run is None else [Recorder(run)]
+    trainer = Trainer(train_split, validation, test, chosen, generator, (*watchers, *recorder))
+
+    def new_model() -> nn.Module:
+        network = _new_model(own_model, chosen, prepared)
+        return network.to(device=device, dtype=dtype)
+
+    # Initial weights and dropout use the process-wide generators: seeded in here alone.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seeds.weights)
+        check_output(new_model(), train_split.inputs[:2], len(prepared.classes))
+        if run is not None:
+            run.write_json(CONFIG, _config(prepared, chosen, noise, own_model))
+        try:
+            result = run_iterations(trainer, new_model, prepared.classes)
+        except TrainingError as error:
+            raise TrainingError(f"{error}{_last_good(run)}") from None
+        summary = {**summarise(result, trainer), "noise": noise}
+    issues = find_label_issues(
+        train_split.labels.cpu(), result.probabilities.cpu(), prepared.train_indices
+    )
+    summary["labels_flagged"] = int(issues.flagged.sum())
+    if run is not None:
+        _write_result(run, result, summary, issues, prepared)
+    return Training(
+        model=result.model,
+        encoder=prepared.encoder,
+        classes=prepared.classes,
+        settings=chosen,
+        summary=summary,
+        history=[row for stage in result.stages for row in stage.history],
+        label_issues=issues,
+        folder=None if run is None else run.path,
+    )
+
+
+def preset_for(dataset: Dataset) -> str:
+    return dataset.name if dataset.name in ("digits", "cifar10") else dataset.kind
+
+
+class Recorder:
+    """Writes down what happens into the run folder."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+
+    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
+        pass
+
+    def step_ends(self) -> None:
+        pass
+
+    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
+        self.run.save_state(CHECKPOINT, state())
+        self.run.append_metrics(row)
+
+    def filtered(self, report: dict[str, Any]) -> None:
+        pass
+
+
+def _new_model(
+    own: nn.Module | Callable[[], nn.Module] | None, settings: Settings, dataset: Dataset
+) -> nn.Module:
+    if own is None:
+        return build_model(settings.model, dataset.encoder, len(dataset.classes))
+    return copy.deepcopy(own) if isinstance(own, nn.Module) else own()
+
+
+def _on_device(split: Split | None, device: torch.device, dtype: torch.dtype) -> Split | None:
+    if split is None:
+        return None
+    floating = split.inputs.is_floating_point()
+    truth = split.true_labels
+    return replace(
+        split,
+        inputs=split.inputs.to(device=device, dtype=dtype if floating else None),
+        labels=split.labels.to(device),
+        true_labels=None if truth is None else truth.to(device),
+    )
+
+
+def _config(
+    dataset: Dataset, settings: Settings, noise: dict[str, Any], own_model: Any
+) -> dict[str, Any]:
+    return {
+        "mlnt": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "settings": asdict(settings),
+        "own_model": _name_of_model(own_model),
+        "data": {
+            "name": dataset.name,
+            "classes": list(dataset.classes),
+            "samples": {
+                name: len(split)
+                for name in ("train", "validation", "test")
+                if (split := getattr(dataset, name)) is not None
+            },
+            "encoder": encoder_to_json(dataset.encoder),
+        },
+        "noise": noise,
+    }
+
+
+def _name_of_model(own_model: Any) -> str:
+    """Empty for a network that mlnt can build again by its name."""
+    if own_model is None:
+        return ""
+    return getattr(own_model, "__name__", type(own_model).__name__)
+
+
+def _write_result(
+    run: RunFolder,
+    result: Result,
+    summary: dict[str, Any],
+    issues: LabelIssues,
+    dataset: Dataset,
+) -> None:
+    run.save_state("best", result.model.state_dict())
+    for name, model in result.stages[-1].models.items():
+        run.save_state(name, model.state_dict())
+    kept = None if result.kept is None else result.kept.indices.cpu()
+    run.write(
+        LABEL_ISSUES,
+        lambda path: write_label_issues(path, issues, dataset.classes, kept, dataset.train.texts),
+    )
+    run.write_json(SUMMARY, summary)
+    write_report(run)
+
+
+def _last_good(run: RunFolder | None) -> str:
+    if run is None:
+        return ""
+    rows = run.read_metrics()
+    if not rows:
+        return f"; no checkpoint yet in {run.path}"
+    last = rows[-1]
+    where = Stage(last["method"], last["iteration"]).name
+    path = run.file(f"{CHECKPOINT}.safetensors")
+    return f"; last good checkpoint: {path} (epoch {last['epoch']} of {where})"

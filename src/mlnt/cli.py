@@ -1,0 +1,254 @@
+"""The commands: parse, call, print."""
+
+import csv
+import dataclasses
+import inspect
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mlnt import api, bench, prediction, reproduce
+from mlnt.config import PRESETS, fields_by_name, kinds_of, make_settings
+from mlnt.errors import InputError, TrainingError
+from mlnt.label_issues import read_label_issues
+from mlnt.report import write_report
+from mlnt.runs import LABEL_ISSUES, REPORT, RunFolder
+from mlnt.terminal import TerminalProgress, result_table
+
+app = typer.Typer(
+    help="Train classifiers on data whose labels are partly wrong, and find the wrong labels.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+console = Console()
+# Typer's base class of all mistakes on the command line, under the name each version has for it.
+CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
+
+Data = Annotated[str, typer.Argument(help="digits, a CSV or TSV, an .npz, or cifar-10-batches-bin")]
+RunPath = Annotated[Path, typer.Argument(help="a run folder")]
+
+
+def _setting_option(field: dataclasses.Field) -> inspect.Parameter:
+    """The command-line option of one setting, all of it read from config."""
+    rule, kinds = field.metadata, kinds_of(field)
+    symbol = f"{rule['symbol']}: " if rule["symbol"] else ""
+    allowed = f" ({' | '.join(rule['choices'])})" if rule["choices"] else ""
+    default = f"{field.default:.3g}" if isinstance(field.default, float) else str(field.default)
+    kind: type = str if len(kinds) > 1 else kinds[0]
+    option = typer.Option(
+        None,
+        help=f"{symbol}{rule['meaning']}{allowed} \\[{default}]",
+        rich_help_panel=rule["group"],
+        show_default=False,
+    )
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=option,
+        annotation=kind | None,
+    )
+
+
+def _with_settings(command: Any) -> Any:
+    """Give a command one option per setting, in place of its `**settings`."""
+    signature = inspect.signature(command)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = [_setting_option(field) for field in fields_by_name().values()]
+    command.__signature__ = signature.replace(parameters=[*own, *options])
+    command.__annotations__ = {p.name: p.annotation for p in (*own, *options)}
+    return command
+
+
+@app.command()
+@_with_settings
+def train(
+    data: Data,
+    *,
+    out: Annotated[Path | None, typer.Option(help="run folder [runs/NAME-001, …]")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help=f"starting values: {', '.join(PRESETS)} [by the data]")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="other training labels: FILE or FILE.npz:KEY")
+    ] = None,
+    true_labels: Annotated[
+        str | None, typer.Option(help="correct labels, if known; only for the report")
+    ] = None,
+    validation_data: Annotated[str | None, typer.Option(help="validation data")] = None,
+    test_data: Annotated[str | None, typer.Option(help="test data")] = None,
+    label_column: Annotated[str | None, typer.Option(help="column of the labels")] = None,
+    text_column: Annotated[str | None, typer.Option(help="column of the texts")] = None,
+    **settings: Any,
+) -> None:
+    """Train on DATA, whose labels may be wrong.
+
+    Trains a cross-entropy network first, then MLNT in three iterations, and writes a run folder:
+    the best model, figures, suspicious labels and a report. The default of each setting stands in
+    \\[brackets]; presets change some of them for small data.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    make_settings(**given)  # a mistake should not cost the reading of the data
+    folder = out or RunFolder.next_free(Path("runs"), Path(data).stem)
+    with TerminalProgress(console) as progress:
+        training = api.train(
+            data,
+            out=folder,
+            preset=preset,
+            labels=labels,
+            true_labels=true_labels,
+            validation_data=validation_data,
+            test_data=test_data,
+            label_column=label_column,
+            text_column=text_column,
+            watchers=[progress],
+            **given,
+        )
+    summary = training.summary
+    console.print(result_table(summary))
+    found = summary.get("found_errors", {})
+    if found.get("auroc") is not None:
+        console.print(
+            f"wrong labels found: AUROC {found['auroc']:.3f}, AP {found['ap']:.3f}", soft_wrap=True
+        )
+    console.print(
+        f"{summary['labels_flagged']} of {len(training.label_issues.score)} training labels look "
+        f"wrong; {summary['seconds']:.0f} s in all",
+        soft_wrap=True,
+    )
+    console.print(f"run folder: {folder}  (look at {folder / REPORT})", soft_wrap=True)
+
+
+@app.command()
+def predict(
+    run: RunPath,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="CSV to write [standard output]")] = None,
+    label_column: Annotated[str | None, typer.Option(help="column of the labels")] = None,
+    text_column: Annotated[str | None, typer.Option(help="column of the texts")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+) -> None:
+    """Classify DATA with the best model of RUN: a CSV of class and probabilities."""
+    result = prediction.predict(
+        run, data, label_column=label_column, text_column=text_column, device=device
+    )
+    target = sys.stdout if out is None else _new_file(out)
+    writer = csv.writer(target)
+    writer.writerow(["index", "predicted", *(f"p({name})" for name in result.classes)])
+    for index, (name, row) in enumerate(
+        zip(result.predicted, result.probabilities.tolist(), strict=True)
+    ):
+        writer.writerow([index, name, *(f"{value:.6f}" for value in row)])
+    if out is not None:
+        target.close()
+        console.print(f"{len(result.predicted)} predictions in {out}", soft_wrap=True)
+    if result.accuracy is not None:
+        Console(stderr=True).print(
+            f"agrees with the labels of the data: {result.accuracy:.2f} %", soft_wrap=True
+        )
+
+
+@app.command()
+def issues(
+    run: RunPath,
+    top: Annotated[int, typer.Option(min=1, help="how many to show")] = 20,
+) -> None:
+    """Show the most suspicious labels of RUN, worst first."""
+    folder = RunFolder.open(run)
+    if not folder.file(LABEL_ISSUES).is_file():
+        raise InputError(f"{run} has no {LABEL_ISSUES}; the run has not finished")
+    rows = read_label_issues(folder.file(LABEL_ISSUES), top)
+    columns = [key for key in rows[0] if key != "sample" or any(row["sample"] for row in rows)]
+    table = Table(title=f"most suspicious labels of {run}")
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(typer_safe(row[column]) for column in columns))
+    console.print(table)
+
+
+@app.command()
+def report(runs: Annotated[list[Path], typer.Argument(help="run folders")]) -> None:
+    """Make report.html and curves.png of each RUN again from its files."""
+    for run in runs:
+        folder = RunFolder.open(run)
+        write_report(folder)
+        console.print(str(folder.file(REPORT)), soft_wrap=True)
+
+
+@app.command(name="reproduce")
+def reproduce_command(
+    what: Annotated[str, typer.Argument(help=" | ".join(reproduce.EXPERIMENTS))],
+    seeds: Annotated[int, typer.Option(min=1, help="runs with seeds 0, 1, …")] = 5,
+    data: Annotated[Path | None, typer.Option(help="folder of the data, where needed")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for the runs [runs/WHAT]")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+) -> None:
+    """Repeat an experiment over several seeds: mean ± standard error of every model."""
+    folder = out or Path("runs") / what
+    with TerminalProgress(console) as progress:
+        table = reproduce.run_experiment(what, seeds, data, folder, device, [progress])
+    console.print(table.to_rich())
+    console.print(f"written: {folder / 'table.md'}, {folder / 'table.csv'}", soft_wrap=True)
+
+
+@app.command(name="bench")
+def bench_command(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+    sets: Annotated[int, typer.Option(min=1, help="M")] = 5,
+    batch_size: Annotated[int, typer.Option(min=2, help="samples per batch")] = 64,
+    model: Annotated[str, typer.Option(help="small_conv or preact_resnet32")] = "small_conv",
+    steps: Annotated[int, typer.Option(min=1, help="timed steps of each row")] = 20,
+    json: Annotated[Path | None, typer.Option(help="also write the figures here")] = None,
+) -> None:
+    """Time a step of MLNT against a step of cross entropy, in one process."""
+    result = bench.run_bench(device, sets, batch_size, model, steps)
+    console.print(result.to_rich())
+    if json is not None:
+        json.write_text(result.to_json(), encoding="utf-8")
+
+
+def typer_safe(text: str) -> str:
+    """Text from the data, with rich's markup switched off."""
+    return text.replace("[", "\\[")
+
+
+def _new_file(path: Path) -> Any:
+    if path.exists():
+        raise InputError(f"{path} exists already; choose another name")
+    try:
+        return path.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit status 2."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    errors = Console(stderr=True, highlight=False)
+    try:
+        status = app(arguments or ["--help"], prog_name="mlnt", standalone_mode=False)
+    except CommandLineError as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        errors.print(f"mlnt: {message}", markup=False, soft_wrap=True)
+        return 2
+    except InputError as error:
+        errors.print(f"mlnt: {error}", markup=False, soft_wrap=True)
+        return 2
+    except TrainingError as error:
+        errors.print(f"mlnt: training stopped: {error}", markup=False, soft_wrap=True)
+        return 1
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print("mlnt: stopped")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left: nothing to say to it
+        return 0
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,296 @@
+"""Every setting once: its default, its symbol in the paper, its meaning and its valid range.
+
+The command line, `mlnt.train`, `mlnt.NoiseTolerance` and the report read defaults from here.
+The defaults are the paper's for CIFAR-10; `PRESETS` says what differs for other data.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlnt.errors import InputError, did_you_mean, percent_hint
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    group: str,
+    symbol: str = "",
+    low: float = -math.inf,
+    high: float = math.inf,
+    choices: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
+) -> Any:
+    """A field of `Settings`. `words` are allowed beside numbers (`tau="auto"`)."""
+    metadata = {
+        "meaning": meaning,
+        "group": group,
+        "symbol": symbol,
+        "low": low,
+        "high": high,
+        "choices": choices,
+        "words": words,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides a run besides the data."""
+
+    method: str = setting(
+        "mlnt",
+        "how to train; mlnt trains cross_entropy first, for the neighbours",
+        group="Method",
+        choices=("mlnt", "cross_entropy"),
+    )
+    model: str = setting(
+        "auto",
+        "network: auto, small_conv, preact_resnet32, mlp, gru, torchvision:NAME or timm:NAME",
+        group="Method",
+    )
+    iterations: int = setting(
+        3, "training iterations, each after the first led by a mentor", group="Method", low=1
+    )
+    sets: int = setting(
+        10, "sets of synthetic labels per batch", group="Meta update", symbol="M", low=1
+    )
+    rho: float = setting(
+        0.5,
+        "share of the batch whose labels are replaced in each set",
+        group="Meta update",
+        symbol="ρ",
+        low=0,
+        high=1,
+    )
+    neighbours: int = setting(
+        10, "nearest others in the batch a label may come from", group="Meta update", low=1
+    )
+    alpha: float = setting(
+        0.2, "step size of the inner step", group="Meta update", symbol="α", low=0
+    )
+    eta: float = setting(
+        0.4, "meta-learning rate, after its ramp", group="Meta update", symbol="η", low=0
+    )
+    order: int = setting(
+        1, "1: first-order approximation, 2: full gradient", group="Meta update", low=1, high=2
+    )
+    consistency: str = setting(
+        "kl",
+        "consistency loss: kl divergence or mean squared error",
+        group="Meta update",
+        choices=("kl", "mse"),
+    )
+    update: str = setting(
+        "separate",
+        "separate: meta step, then class step; summed: one step on both gradients",
+        group="Meta update",
+        choices=("separate", "summed"),
+    )
+    engine: str = setting(
+        "auto",
+        "how the meta-gradient is computed, with the same result",
+        group="Meta update",
+        choices=("auto", "plain"),
+    )
+    tau: float | str = setting(
+        "auto",
+        "mentor probability of the given label at or below which a sample leaves the class loss",
+        group="Mentor",
+        symbol="τ",
+        low=0,
+        high=1,
+        words=("auto",),
+    )
+    lam: float = setting(
+        0.5,
+        "weight of the teacher against the mentor at the end of its ramp",
+        group="Mentor",
+        symbol="λ",
+        low=0,
+        high=1,
+    )
+    keep_per_class: float = setting(
+        0.05,
+        "share of each class that the filter leaves in any case",
+        group="Mentor",
+        low=0,
+        high=1,
+    )
+    epochs: int = setting(120, "epochs of each iteration", group="Schedule", low=1)
+    batch_size: int = setting(128, "samples per batch", group="Schedule", symbol="k", low=2)
+    lr: float = setting(
+        0.2, "learning rate of the class update", group="Schedule", symbol="β", low=0
+    )
+    momentum: float = setting(
+        0.9, "momentum of the class update", group="Schedule", low=0, high=0.9999
+    )
+    weight_decay: float = setting(1e-4, "weight decay of the class update", group="Schedule", low=0)
+    fall: str = setting(
+        "step",
+        "how rates fall: step (lr to a tenth) or linear (lr and eta to zero)",
+        group="Schedule",
+        choices=("step", "linear"),
+    )
+    fall_at: float = setting(
+        2 / 3, "share of the epochs after which rates fall", group="Schedule", low=0, high=1
+    )
+    warmup: float = setting(
+        1 / 6,
+        "share of the epochs with eta ramping and gamma_early",
+        group="Schedule",
+        low=0,
+        high=1,
+    )
+    gamma_early: float = setting(
+        0.99, "teacher decay during warmup", group="Schedule", symbol="γ", low=0, high=1
+    )
+    gamma: float = setting(
+        0.999, "teacher decay after warmup", group="Schedule", symbol="γ", low=0, high=1
+    )
+    noise: str = setting(
+        "none",
+        "label noise to inject, for experiments: symmetric:0.5, asymmetric:0.4, matrix:FILE",
+        group="Data",
+    )
+    validation: str = setting(
+        "noisy",
+        "whether injected noise also hits the validation labels",
+        group="Data",
+        choices=("noisy", "clean"),
+    )
+    validation_share: float = setting(
+        0.1, "share of the training data held out for validation", group="Data", low=0.01, high=0.5
+    )
+    crop_padding: int = setting(
+        0, "pixels of padding for random crops of images", group="Data", low=0, high=64
+    )
+    flip: bool = setting(False, "flip images left to right at random", group="Data")
+    seed: int = setting(0, "seed of every random choice", group="Machine", low=0, high=2**31 - 1)
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", group="Machine")
+    precision: str = setting(
+        "float32", "number type of the weights", group="Machine", choices=("float32", "float64")
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            check_setting(field, getattr(self, field.name))
+
+
+# Small data has few steps: the teacher needs a shorter memory, and rates that fall to zero let
+# it settle. Few label sets keep a run short on a CPU. Found on validation data (symmetric 70 %).
+_SMALL: dict[str, Any] = {
+    "sets": 3,
+    "eta": 0.2,
+    "gamma_early": 0.9,
+    "gamma": 0.99,
+    "fall": "linear",
+    "fall_at": 0.5,
+}
+
+# What differs from the paper's CIFAR-10 values, by kind of data.
+PRESETS: dict[str, dict[str, Any]] = {
+    "cifar10": {"model": "preact_resnet32", "crop_padding": 4, "flip": True},
+    "clothing1m": {
+        "model": "torchvision:resnet50",
+        "epochs": 3,
+        "batch_size": 32,
+        "lr": 0.0008,
+        "weight_decay": 1e-3,
+        "alpha": 0.02,
+        "eta": 0.0008,
+        "tau": 0.3,
+        "warmup": 2000 / 93_750,  # 2,000 of the batches of three epochs over a million images
+        "fall_at": 1.0,
+    },
+    "digits": {**_SMALL, "model": "small_conv", "epochs": 40},
+    "image": {**_SMALL, "model": "small_conv", "epochs": 40},
+    "table": {**_SMALL, "model": "mlp", "epochs": 40},
+    "text": {**_SMALL, "model": "gru", "epochs": 15, "batch_size": 64, "lr": 0.3, "eta": 0.4},
+}
+
+
+def check_setting(field: dataclasses.Field, value: Any) -> None:
+    """Raise InputError unless `value` has the type and lies in the range the field declares."""
+    rule, name = field.metadata, field.name
+    if isinstance(value, str):
+        allowed = rule["choices"] + rule["words"]
+        if allowed and value not in allowed:
+            listed = ", ".join(allowed)
+            numbers = "a number or " if rule["words"] else ""
+            hint = did_you_mean(value, allowed)
+            raise InputError(f"{name} must be {numbers}one of {listed}, got {value!r}{hint}")
+        return
+    if isinstance(value, bool):
+        return
+    low, high = rule["low"], rule["high"]
+    if not (math.isfinite(value) and low <= value <= high):
+        hint = percent_hint(value) if high == 1 else ""
+        raise InputError(f"{name} must lie in {_interval(low, high)}, got {value:g}{hint}")
+
+
+def _interval(low: float, high: float) -> str:
+    if math.isinf(high):
+        return f"[{low:g}, ∞)"
+    return f"[{low:g}, {high:g}]"
+
+
+def convert(name: str, value: Any) -> Any:
+    """`value` as the type of the setting `name`; strings such as "0.5" become numbers."""
+    field = fields_by_name()[name]
+    kinds = kinds_of(field)
+    if isinstance(value, bool) or (bool in kinds and not isinstance(value, str)):
+        if bool in kinds and isinstance(value, bool | int):
+            return bool(value)
+        raise InputError(f"{name} must be {_kind_words(kinds)}, got {value!r}")
+    if bool in kinds:
+        truth = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+        if str(value).lower() in truth:
+            return truth[str(value).lower()]
+    for kind in kinds:
+        if kind is str and isinstance(value, str):
+            return value
+        if kind in (int, float):
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                continue
+            if kind is float or number.is_integer():
+                return kind(number)
+    raise InputError(f"{name} must be {_kind_words(kinds)}, got {value!r}")
+
+
+def _kind_words(kinds: tuple[type, ...]) -> str:
+    words = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+    return " or ".join(words[kind] for kind in kinds)
+
+
+def kinds_of(field: dataclasses.Field) -> tuple[type, ...]:
+    """(float, str) for a field annotated `float | str`."""
+    hint = typing.get_type_hints(Settings)[field.name]
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+def fields_by_name() -> dict[str, dataclasses.Field]:
+    return {field.name: field for field in dataclasses.fields(Settings)}
+
+
+def make_settings(preset: str = "cifar10", **overrides: Any) -> Settings:
+    """The settings of a preset with some changed by name."""
+    if preset not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise InputError(
+            f"unknown preset {preset!r}{did_you_mean(preset, PRESETS)} (known: {known})"
+        )
+    known_names = fields_by_name()
+    for name in overrides:
+        if name not in known_names:
+            hint = did_you_mean(name, known_names) or "; `mlnt train --help` lists all settings"
+            raise InputError(f"unknown setting {name!r}{hint}")
+    values: Mapping[str, Any] = {**PRESETS[preset], **overrides}
+    return Settings(**{name: convert(name, value) for name, value in values.items()})

@@ -1,0 +1,75 @@
+"""Batches from data held on the device; augmentation as a batch operation there.
+
+Axes: N samples, B batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    indices: Tensor  # [B], into the training set
+    inputs: Tensor  # [B, ...], augmented
+    labels: Tensor  # [B]
+
+
+class Shuffled:
+    """An endless stream of batches of indices: every pass a new order, no sample twice in one.
+
+    What does not fill a batch at the end of a pass is left out of that pass.
+    """
+
+    def __init__(self, indices_N: Tensor, batch_size: int, generator: torch.Generator) -> None:
+        self.indices_N = indices_N
+        self.batch_size = min(batch_size, len(indices_N))
+        self.generator = generator
+        self.order_N = indices_N
+        self.position = len(indices_N)
+
+    def draw(self) -> Tensor:
+        if self.position + self.batch_size > len(self.indices_N):
+            order = torch.randperm(
+                len(self.indices_N), generator=self.generator, device=self.generator.device
+            )
+            self.order_N, self.position = self.indices_N[order], 0
+        chosen_B = self.order_N[self.position : self.position + self.batch_size]
+        self.position += self.batch_size
+        return chosen_B
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random crops after padding, and flips, of images [B, C, H, W]."""
+
+    crop_padding: int = 0
+    flip: bool = False
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        if self.crop_padding:
+            images = random_crop(images, self.crop_padding, generator)
+        if self.flip:
+            images = random_flip(images, generator)
+        return images
+
+
+def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
+    """Shift each image by up to `padding` pixels each way; zeros (the mean pixel) come in."""
+    batch, _, height, width = images.shape
+    device = images.device
+    padded = F.pad(images, (padding,) * 4)
+    top, left = torch.randint(2 * padding + 1, (2, batch), generator=generator, device=device)
+    rows = top[:, None] + torch.arange(height, device=device)
+    columns = left[:, None] + torch.arange(width, device=device)
+    sample = torch.arange(batch, device=device)[:, None, None]
+    # Indexing puts the channels last: [B, H, W, C].
+    return padded[sample, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Flip each image left to right with probability one half."""
+    flipped = torch.rand(len(images), generator=generator, device=images.device) < 0.5
+    return torch.where(flipped[:, None, None, None], images.flip(3), images)

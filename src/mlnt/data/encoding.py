@@ -1,0 +1,164 @@
+"""From what the user has (pixels, numbers, words) to what a network takes, and back to JSON.
+
+An encoder is fitted on the training data, travels in the run folder and serves prediction.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mlnt.errors import InputError
+
+PAD, UNKNOWN = 0, 1
+_WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """Images [N, C, H, W]: zero mean and unit variance per channel."""
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    kind = "image"
+
+    @classmethod
+    def fit(cls, images: np.ndarray) -> "ImageEncoder":
+        images = _channels_first(images)
+        axes = (0, 2, 3)
+        mean, std = images.mean(axes, dtype=np.float64), images.std(axes, dtype=np.float64)
+        return cls(images.shape[1:], tuple(mean.tolist()), tuple(_no_zero(std).tolist()))
+
+    def encode(self, images: Any) -> Tensor:
+        images = _channels_first(np.asarray(images))
+        if images.shape[1:] != tuple(self.shape):
+            raise InputError(
+                f"images must have the shape {tuple(self.shape)} (channels, height, width), "
+                f"got {images.shape[1:]}"
+            )
+        pixels = torch.as_tensor(np.ascontiguousarray(images)).float()
+        check_finite(pixels, "images")
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return (pixels - mean[:, None, None]) / std[:, None, None]
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """Numeric columns [N, D]: zero mean and unit variance per column."""
+
+    columns: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    kind = "table"
+
+    @classmethod
+    def fit(cls, rows: np.ndarray, columns: Sequence[str] = ()) -> "TableEncoder":
+        rows = np.asarray(rows, dtype=np.float64)
+        names = tuple(columns) or tuple(f"column {i}" for i in range(rows.shape[1]))
+        check_finite(torch.as_tensor(rows), "features", names)
+        mean, std = rows.mean(0), _no_zero(rows.std(0))
+        return cls(names, tuple(mean.tolist()), tuple(std.tolist()))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.columns),)
+
+    def encode(self, rows: Any) -> Tensor:
+        rows = np.asarray(rows, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != len(self.columns):
+            raise InputError(
+                f"rows must have {len(self.columns)} columns, got an array of shape {rows.shape}"
+            )
+        check_finite(torch.as_tensor(rows), "features", self.columns)
+        return torch.as_tensor((rows - np.array(self.mean)) / np.array(self.std)).float()
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """Texts as word numbers [N, L], padded with 0 behind; 1 is a word not seen in training."""
+
+    words: tuple[str, ...]
+    length: int
+    kind = "text"
+
+    @classmethod
+    def fit(cls, texts: Sequence[str], at_least: int = 2, most: int = 30_000) -> "TextEncoder":
+        tokens = [split_words(text) for text in texts]
+        counts = Counter(word for words in tokens for word in words)
+        kept = sorted(word for word, n in counts.most_common(most) if n >= at_least)
+        # Long enough for 99 of 100 texts: one endless text must not set the length of all.
+        length = int(np.quantile([len(words) for words in tokens], 0.99)) if tokens else 1
+        return cls(tuple(kept), min(max(length, 1), 512))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.length,)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self.words) + 2
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        number = {word: index + 2 for index, word in enumerate(self.words)}
+        encoded = torch.full((len(texts), self.length), PAD, dtype=torch.long)
+        for row, text in enumerate(texts):
+            # A text without a single word is one unknown word, so that no row is all padding.
+            words = split_words(text)[: self.length] or [""]
+            encoded[row, : len(words)] = torch.tensor([number.get(w, UNKNOWN) for w in words])
+        return encoded
+
+
+Encoder = ImageEncoder | TableEncoder | TextEncoder
+
+
+def split_words(text: str) -> list[str]:
+    """Lower-case words; an apostrophe inside a word belongs to it."""
+    return _WORD.findall(text.lower())
+
+
+def encoder_to_json(encoder: Encoder) -> dict[str, Any]:
+    return {"kind": encoder.kind, **{k: list(v) if isinstance(v, tuple) else v
+                                     for k, v in vars(encoder).items()}}  # fmt: skip
+
+
+def encoder_from_json(values: dict[str, Any]) -> Encoder:
+    kinds = {"image": ImageEncoder, "table": TableEncoder, "text": TextEncoder}
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
+    return kinds[values["kind"]](**fields)
+
+
+def check_finite(values: Tensor, what: str, columns: Sequence[str] = ()) -> None:
+    """Raise InputError that names the first NaN or infinite value."""
+    bad = ~torch.isfinite(values)
+    if not bad.any():
+        return
+    rows_with = bad.flatten(1).any(dim=1)
+    first = bad.nonzero()[0].tolist()
+    where = f"row {first[0]}"
+    if columns:
+        where += f", {columns[first[1]]!r}"
+    raise InputError(
+        f"{what} must be finite, but {int(rows_with.sum())} of {len(values)} samples hold NaN or "
+        f"infinite values (first: {where}); remove or fill them"
+    )
+
+
+def _channels_first(images: np.ndarray) -> np.ndarray:
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4:
+        raise InputError(f"images must have 3 or 4 axes, got an array of shape {images.shape}")
+    if images.shape[1] not in (1, 3, 4) and images.shape[3] in (1, 3, 4):
+        images = images.transpose(0, 3, 1, 2)
+    return images
+
+
+def _no_zero(std: np.ndarray) -> np.ndarray:
+    """A constant column or channel stays at zero instead of being divided by zero."""
+    return np.where(std > 1e-12, std, 1.0)

@@ -1,0 +1,191 @@
+"""Label noise for experiments, and the rate that really came out.
+
+Every function takes labels as a tensor or an array and returns the same kind.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mlnt.errors import InputError, check_share, did_you_mean
+
+Labels = TypeVar("Labels", Tensor, np.ndarray)
+
+
+def symmetric_noise(
+    labels: Labels, rate: float, classes: int, generator: torch.Generator | None = None
+) -> Labels:
+    """With probability `rate` a label becomes a uniformly random class, its own included.
+
+    So a rate of r makes r·(C − 1)/C of the labels wrong on average.
+    """
+    check_share("noise rate", rate)
+    labels_N = _checked(labels, classes)
+    replaced_N = torch.rand(len(labels_N), generator=generator) < rate
+    random_N = torch.randint(classes, (len(labels_N),), generator=generator)
+    return _like(labels, torch.where(replaced_N, random_N, labels_N))
+
+
+def asymmetric_noise(
+    labels: Labels,
+    rate: float,
+    mapping: Mapping[int, int],
+    generator: torch.Generator | None = None,
+) -> Labels:
+    """With probability `rate` a label of a class in `mapping` becomes the class it maps to."""
+    check_share("noise rate", rate)
+    named = [number for pair in mapping.items() for number in pair]
+    if not named:
+        raise InputError("mapping is empty; give pairs such as {3: 5, 5: 3}")
+    if min(named) < 0:
+        raise InputError(f"mapping holds classes, which start at 0, got {min(named)}")
+    labels_N = _checked(labels)
+    classes = 1 + max(int(labels_N.max()) if len(labels_N) else 0, *named)
+    target_C = torch.arange(classes)
+    for source, target in mapping.items():
+        target_C[source] = target
+    replaced_N = torch.rand(len(labels_N), generator=generator) < rate
+    return _like(labels, torch.where(replaced_N, target_C[labels_N], labels_N))
+
+
+def transition_noise(
+    labels: Labels, matrix: Any, generator: torch.Generator | None = None
+) -> Labels:
+    """A label i becomes j with probability matrix[i, j]; each row must sum to 1."""
+    matrix_CC = torch.as_tensor(np.asarray(matrix, dtype=np.float64))
+    if matrix_CC.ndim != 2 or matrix_CC.shape[0] != matrix_CC.shape[1]:
+        raise InputError(f"a transition matrix must be square, got shape {tuple(matrix_CC.shape)}")
+    if (matrix_CC < 0).any() or not torch.isfinite(matrix_CC).all():
+        raise InputError("a transition matrix holds probabilities: none negative, NaN or infinite")
+    sums = matrix_CC.sum(dim=1)
+    if not torch.allclose(sums, torch.ones_like(sums), atol=1e-6):
+        row = int((sums - 1).abs().argmax())
+        raise InputError(
+            f"each row of a transition matrix must sum to 1; row {row} sums to {sums[row]:g}"
+        )
+    labels_N = _checked(labels, len(matrix_CC))
+    if len(labels_N) == 0:
+        return _like(labels, labels_N)
+    noisy_N = torch.multinomial(matrix_CC[labels_N], 1, generator=generator).squeeze(1)
+    return _like(labels, noisy_N)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A kind of noise as the user wrote it, ready to be applied to labels."""
+
+    text: str
+    apply: Callable[[Tensor, torch.Generator], Tensor]
+
+
+def parse_noise(
+    text: str, classes: Sequence[str], usual_confusions: Mapping[int, int] | None = None
+) -> Noise:
+    """`none`, `symmetric:RATE`, `asymmetric:RATE[:a>b,c>d]` or `matrix:FILE`.
+
+    `usual_confusions` is the mapping of the data set for asymmetric noise without one.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "none":
+        return Noise(text, lambda labels_N, generator: labels_N.clone())
+    if kind == "symmetric":
+        rate = _rate(rest, text)
+        return Noise(text, lambda labels, g: symmetric_noise(labels, rate, len(classes), g))
+    if kind == "asymmetric":
+        rate_text, _, pairs = rest.partition(":")
+        rate = _rate(rate_text, text)
+        mapping = _mapping(pairs, classes) if pairs else usual_confusions
+        if not mapping:
+            raise InputError(
+                f"this data set has no usual confusions; name them as in "
+                f"asymmetric:{rate:g}:{classes[0]}>{classes[-1]}"
+            )
+        return Noise(text, lambda labels, g: asymmetric_noise(labels, rate, mapping, g))
+    if kind == "matrix":
+        matrix = _read_matrix(Path(rest), len(classes))
+        return Noise(text, lambda labels, g: transition_noise(labels, matrix, g))
+    kinds = ("none", "symmetric", "asymmetric", "matrix")
+    raise InputError(
+        f"noise must be none, symmetric:RATE, asymmetric:RATE or matrix:FILE, got {text!r}"
+        f"{did_you_mean(kind, kinds)}"
+    )
+
+
+def wrong_share(labels_N: Tensor, true_labels_N: Tensor) -> float:
+    """The noise rate that really came out: the share of labels that differ from the true ones."""
+    return float((labels_N != true_labels_N).double().mean())
+
+
+def _rate(word: str, text: str) -> float:
+    try:
+        rate = float(word)
+    except ValueError:
+        raise InputError(f"noise {text!r} needs a rate, as in {text.split(':')[0]}:0.4") from None
+    check_share("noise rate", rate)
+    return rate
+
+
+def _mapping(text: str, classes: Sequence[str]) -> dict[int, int]:
+    """{3: 5} from "cat>dog", by class names or numbers."""
+    numbers = {name: number for number, name in enumerate(classes)}
+
+    def number(word: str) -> int:
+        if word in numbers:
+            return numbers[word]
+        if re.fullmatch(r"\d+", word) and int(word) < len(classes):
+            return int(word)
+        known = ", ".join(classes[:20])
+        raise InputError(f"unknown class {word!r}{did_you_mean(word, classes)} (known: {known})")
+
+    mapping = {}
+    for pair in text.split(","):
+        source, arrow, target = (word.strip() for word in pair.partition(">"))
+        if not arrow:
+            raise InputError(f"a confusion is written as class>class, got {pair!r}")
+        mapping[number(source)] = number(target)
+    return mapping
+
+
+def _read_matrix(path: Path, classes: int) -> np.ndarray:
+    try:
+        matrix = np.loadtxt(path, delimiter=",", ndmin=2)
+    except OSError:
+        raise InputError(f"no transition matrix at {path}; it is a CSV of numbers") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not a CSV of numbers: {error}") from None
+    if matrix.shape != (classes, classes):
+        raise InputError(
+            f"the transition matrix must be {classes} × {classes} for {classes} classes, "
+            f"got {matrix.shape[0]} × {matrix.shape[1]}"
+        )
+    return matrix
+
+
+def _checked(labels: Any, classes: int | None = None) -> Tensor:
+    labels_N = torch.as_tensor(labels).cpu()
+    if labels_N.ndim != 1 or labels_N.is_floating_point() or labels_N.is_complex():
+        raise InputError(
+            f"labels must be one row of class numbers, got {labels_N.dtype} of shape "
+            f"{tuple(labels_N.shape)}"
+        )
+    labels_N = labels_N.long()
+    if len(labels_N) and int(labels_N.min()) < 0:
+        raise InputError(f"labels must be class numbers from 0 on, got {int(labels_N.min())}")
+    if classes is not None and len(labels_N) and int(labels_N.max()) >= classes:
+        raise InputError(
+            f"labels must lie in [0, {classes - 1}] for {classes} classes, "
+            f"got {int(labels_N.max())}"
+        )
+    return labels_N
+
+
+def _like(original: Labels, labels_N: Tensor) -> Labels:
+    if isinstance(original, Tensor):
+        return labels_N.to(original.device)
+    return labels_N.numpy()

@@ -1,0 +1,73 @@
+"""From a data set as it came to what a run trains on: validation held out, noise injected."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mlnt.config import Settings
+from mlnt.data.noise import Noise, parse_noise, wrong_share
+from mlnt.data.sources import Dataset, Split
+from mlnt.errors import InputError
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Independent seeds for the parts of a run, all from the one the user gives."""
+
+    training: int
+    weights: int
+    split: int
+    noise: int
+
+    @classmethod
+    def of(cls, seed: int) -> "Seeds":
+        return cls(*np.random.SeedSequence(seed).generate_state(4, np.uint32).tolist())
+
+
+def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, Any]]:
+    """Hold out validation data, inject noise; returns the data and the noise that came out."""
+    seeds = Seeds.of(settings.seed)
+    if dataset.validation is None:
+        generator = torch.Generator().manual_seed(seeds.split)
+        dataset = hold_out(dataset, settings.validation_share, generator)
+    noise = parse_noise(settings.noise, dataset.classes, dataset.usual_confusions)
+    if settings.noise != "none":
+        generator = torch.Generator().manual_seed(seeds.noise)
+        dataset = replace(dataset, train=_corrupt(dataset.train, noise, generator))
+        if settings.validation == "noisy" and dataset.validation is not None:
+            dataset = replace(dataset, validation=_corrupt(dataset.validation, noise, generator))
+    record: dict[str, Any] = {"asked": settings.noise}
+    for name, part in (("train", dataset.train), ("validation", dataset.validation)):
+        if part is not None and part.true_labels is not None:
+            record[f"wrong_in_{name}"] = 100 * wrong_share(part.labels, part.true_labels)
+    return dataset, record
+
+
+def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Dataset:
+    """Move a share of each class from train to validation."""
+    labels_N = dataset.train.labels
+    chosen = torch.zeros(len(labels_N), dtype=torch.bool)
+    for number in range(len(dataset.classes)):
+        members = (labels_N == number).nonzero().squeeze(1)
+        count = round(share * len(members))
+        order = torch.randperm(len(members), generator=generator)
+        chosen[members[order[:count]]] = True
+    train = (~chosen).nonzero().squeeze(1)
+    if not chosen.any() or len(train) == 0:
+        raise InputError(
+            f"{len(labels_N)} samples are too few to hold out {share:.0%} of them for validation; "
+            "give validation data"
+        )
+    return replace(
+        dataset,
+        train=dataset.train.take(train),
+        validation=dataset.train.take(chosen.nonzero().squeeze(1)),
+        train_indices=train,
+    )
+
+
+def _corrupt(split: Split, noise: Noise, generator: torch.Generator) -> Split:
+    truth = split.labels if split.true_labels is None else split.true_labels
+    return replace(split, labels=noise.apply(split.labels, generator), true_labels=truth)

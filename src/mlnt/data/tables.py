@@ -1,0 +1,107 @@
+"""CSV and TSV files: numeric columns or one text column, and a column of labels."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mlnt.errors import InputError, did_you_mean
+
+LABEL_NAMES = ("label", "labels", "class", "target", "y")
+
+
+@dataclass(frozen=True)
+class Table:
+    kind: str  # table or text
+    samples: np.ndarray | list[str]
+    labels: list[str] | None
+    columns: tuple[str, ...]
+
+
+def read_table(path: Path, label_column: str | None, text_column: str | None) -> Table:
+    """Read a table with a header. A column without a name (a saved row index) is passed over."""
+    header, rows = _read_rows(path)
+    label = _find_label(header, label_column, path)
+    others = [i for i, name in enumerate(header) if name and i != label]
+    labels = None if label is None else [row[label].strip() for row in rows]
+    if labels is not None and "" in labels:
+        raise InputError(f"{path}: line {labels.index('') + 2} has no label")
+    if text_column is not None:
+        if text_column not in header:
+            raise InputError(_unknown(text_column, header, path))
+        others = [header.index(text_column)]
+    numeric = [i for i in others if all(_is_number(row[i]) for row in rows)]
+    wordy = [i for i in others if i not in numeric]
+    if text_column is not None or (len(wordy) == 1 and not numeric):
+        column = others[0]
+        return Table("text", [row[column] for row in rows], labels, (header[column],))
+    if wordy:
+        _explain(path, header, rows, wordy, numeric)
+    if not numeric:
+        raise InputError(f"{path} has no column but the label; nothing to learn from")
+    values = np.array([[float(row[i] or "nan") for i in numeric] for row in rows])
+    return Table("table", values, labels, tuple(header[i] for i in numeric))
+
+
+def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = [row for row in csv.reader(file, delimiter=delimiter) if row]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error}") from None
+    except csv.Error as error:
+        raise InputError(f"{path} is not a readable table: {error}") from None
+    if len(lines) < 2:
+        raise InputError(f"{path} must hold a line of column names and at least one row")
+    header = [name.strip() for name in lines[0]]
+    for number, row in enumerate(lines[1:], start=2):
+        if len(row) != len(header):
+            raise InputError(
+                f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
+            )
+    return header, lines[1:]
+
+
+def _find_label(header: list[str], wanted: str | None, path: Path) -> int | None:
+    if wanted is not None:
+        if wanted not in header:
+            raise InputError(_unknown(wanted, header, path))
+        return header.index(wanted)
+    lowered = [name.lower() for name in header]
+    for name in LABEL_NAMES:
+        if name in lowered:
+            return lowered.index(name)
+    return None
+
+
+def _unknown(column: str, header: list[str], path: Path) -> str:
+    hint = did_you_mean(column, header)
+    return f"{path} has no column {column!r}{hint} (columns: {', '.join(header)})"
+
+
+def _is_number(cell: str) -> bool:
+    """An empty cell counts: a missing number is an error of its own, not a text."""
+    try:
+        float(cell or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+def _explain(
+    path: Path, header: list[str], rows: list[list[str]], wordy: list[int], numeric: list[int]
+) -> None:
+    names = [header[i] for i in wordy]
+    if numeric and len(wordy) == 1:
+        column = wordy[0]
+        line = next(n for n, row in enumerate(rows, start=2) if not _is_number(row[column]))
+        raise InputError(
+            f"{path}: column {names[0]!r} is not numeric (line {line}: "
+            f"{rows[line - 2][column][:40]!r}); remove it, or name it as the text or label column"
+        )
+    raise InputError(
+        f"{path} has several columns of words ({', '.join(names)}); "
+        "name the label column and the text column"
+    )

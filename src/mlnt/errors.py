@@ -1,0 +1,32 @@
+"""What a user did that cannot work, said in one line."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave: says what came, what is allowed and what to do.
+
+    The command line prints it as one line and exits with status 2.
+    """
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on (a loss that is not finite); says where and what is left."""
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise InputError unless `value` lies in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} must lie in [0, 1], got {value:g}{percent_hint(value)}")
+
+
+def percent_hint(value: float) -> str:
+    """Someone who writes 50 for a share means 0.5."""
+    return f"; did you mean {value / 100:g}?" if 2 <= value <= 100 else ""
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing if no option comes close."""
+    close = difflib.get_close_matches(word, list(options), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

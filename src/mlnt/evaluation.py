@@ -1,0 +1,50 @@
+"""How good a model is, how much noise it has memorised, how well wrong labels are found."""
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.meta.features import logits_and_features
+
+EVALUATION_BATCH = 1024
+
+
+@torch.no_grad()
+def predict_probabilities(model: nn.Module, inputs_N: Tensor) -> Tensor:
+    """Class probabilities [N, C] in eval mode."""
+    model.eval()
+    device = next(model.parameters()).device
+    parts = [model(part.to(device)).softmax(dim=1) for part in inputs_N.split(EVALUATION_BATCH)]
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def extract_features(model: nn.Module, inputs_N: Tensor) -> Tensor:
+    """Penultimate features [N, D] in eval mode."""
+    model.eval()
+    parts = [logits_and_features(model, part)[1] for part in inputs_N.split(EVALUATION_BATCH)]
+    return torch.cat(parts)
+
+
+def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
+    """Percent of samples whose most probable class is the label, as a tensor on its device."""
+    hits_N = probabilities_NC.argmax(dim=1) == labels_N.to(probabilities_NC.device)
+    return 100 * hits_N.double().mean()
+
+
+def memorised_noise(probabilities_NC: Tensor, labels_N: Tensor, true_N: Tensor) -> float:
+    """Percent of the wrong labels that the model predicts all the same; NaN if none is wrong."""
+    wrong_N = labels_N != true_N
+    return float(accuracy(probabilities_NC[wrong_N], labels_N[wrong_N]))
+
+
+def found_errors(suspicion_N: Tensor, wrong_N: Tensor) -> dict[str, float | None]:
+    """AUROC and average precision of a suspicion score; None unless both kinds of label occur."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    wrong, suspicion = wrong_N.cpu().numpy(), suspicion_N.cpu().numpy()
+    if wrong.all() or not wrong.any():
+        return {"auroc": None, "ap": None}
+    return {
+        "auroc": float(roc_auc_score(wrong, suspicion)),
+        "ap": float(average_precision_score(wrong, suspicion)),
+    }

@@ -1,0 +1,206 @@
+"""The whole of a training: cross entropy for the neighbours, then MLNT led by mentors.
+
+    cross entropy -> features -> iteration 1 -> mentor -> filter -> iteration 2 -> … -> Result
+
+Axes: N samples, C classes, D features.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.data.noise import wrong_share
+from mlnt.evaluation import (
+    extract_features,
+    found_errors,
+    memorised_noise,
+    predict_probabilities,
+)
+from mlnt.methods import MLNT, CrossEntropy
+from mlnt.training import Stage, StageResult, Trainer
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a mentor left in the class loss."""
+
+    indices: Tensor  # LongTensor, into the training set
+    tau: float
+    rescued: dict[int, int] = field(default_factory=dict)  # class: samples kept in spite of τ
+
+
+@dataclass
+class Result:
+    """All that a training produced."""
+
+    stages: list[StageResult]
+    chosen: StageResult  # of all iterations the one that did best by validation
+    model: nn.Module  # its best model
+    probabilities: Tensor  # [N, C], what that model says of the training samples
+    kept: Kept | None  # what the last filter left
+    filters: list[dict[str, Any]]
+    seconds: float
+
+
+def otsu_threshold(values_N: Tensor, bins: int = 100) -> float:
+    """The threshold in [0, 1] that splits values into two groups of least variance within each.
+
+    Otsu's method: over a histogram, maximise w₀ w₁ (μ₀ − μ₁)². Where several thresholds do
+    equally well, as between two separate groups, the middle one.
+    """
+    values = values_N.double().clamp(0, 1).cpu()
+    counts = torch.histc(values, bins=bins, min=0, max=1)
+    centres = (torch.arange(bins, dtype=torch.float64) + 0.5) / bins
+    below = counts.cumsum(0)[:-1]
+    above = counts.sum() - below
+    sum_below = (counts * centres).cumsum(0)[:-1]
+    sum_above = (counts * centres).sum() - sum_below
+    split = (below > 0) & (above > 0)
+    if not split.any():
+        return 0.0  # all in one bin: nothing to tell apart, nothing to filter
+    difference = sum_below / below.clamp(min=1) - sum_above / above.clamp(min=1)
+    between = torch.where(split, below * above * difference.square(), 0.0)
+    best = (between >= between.max() * (1 - 1e-12)).nonzero().squeeze(1)
+    return float((best.double().mean() + 1) / bins)
+
+
+def filter_samples(
+    probabilities_NC: Tensor, labels_N: Tensor, tau: float | str, keep_per_class: float
+) -> Kept:
+    """D′ = {i : y_i · f(x_i, θ*) > τ}, but never less of a class than its most probable samples.
+
+    tau="auto" takes Otsu's threshold of the probabilities of the given labels, at most 1/2: a
+    label with more than that is the mentor's own answer. Of each class at least the share
+    `keep_per_class` (and one sample) stays.
+    """
+    given_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
+    threshold = min(otsu_threshold(given_N), 0.5) if tau == "auto" else float(tau)
+    kept_N = given_N > threshold
+    rescued = {}
+    for number in labels_N.unique().tolist():
+        members = (labels_N == number).nonzero().squeeze(1)
+        wanted = max(1, round(keep_per_class * len(members)))
+        if int(kept_N[members].sum()) < wanted:
+            top = members[given_N[members].argsort(descending=True)[:wanted]]
+            rescued[number] = wanted - int(kept_N[members].sum())
+            kept_N[top] = True
+    return Kept(kept_N.nonzero().squeeze(1), threshold, rescued)
+
+
+def run_iterations(
+    trainer: Trainer,
+    new_model: Callable[[], nn.Module],
+    classes: Sequence[str],
+) -> Result:
+    """Train by the settings' method; `new_model` gives a freshly initialised network."""
+    began, settings, train = time.perf_counter(), trainer.settings, trainer.train
+    baseline = new_model()
+    stages = [trainer.run(Stage("cross_entropy", 0), CrossEntropy(baseline, settings))]
+    filters: list[dict[str, Any]] = []
+    mentor, kept = None, None
+    if settings.method == "mlnt":
+        features_ND = extract_features(best_model(stages[0]), train.inputs)
+        for iteration in range(1, settings.iterations + 1):
+            method = MLNT(new_model(), settings, features_ND, mentor, trainer.generator)
+            stage = Stage("mlnt", iteration)
+            stages.append(trainer.run(stage, method, None if kept is None else kept.indices))
+            mentor = best_model(stages[-1])
+            if iteration < settings.iterations:
+                probabilities_NC = predict_probabilities(mentor, train.inputs)
+                kept = filter_samples(
+                    probabilities_NC, train.labels, settings.tau, settings.keep_per_class
+                )
+                filters.append(describe_filter(kept, trainer, classes, iteration))
+                for watcher in trainer.watchers:
+                    watcher.filtered(filters[-1])
+    candidates = [stage for stage in stages if stage.stage.method == settings.method]
+    # Of equals the later: it was led by a mentor.
+    chosen = max(reversed(candidates), key=lambda stage: stage.best.validation)
+    model = best_model(chosen)
+    return Result(
+        stages=stages,
+        chosen=chosen,
+        model=model,
+        kept=kept,
+        probabilities=predict_probabilities(model, train.inputs),
+        filters=filters,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def best_model(result: StageResult) -> nn.Module:
+    """The student or teacher with the weights of its best epoch, whichever validates better."""
+    model = copy.deepcopy(result.models[result.best_name])
+    model.load_state_dict(result.best.state)
+    return model.eval()
+
+
+def describe_filter(
+    kept: Kept, trainer: Trainer, classes: Sequence[str], iteration: int
+) -> dict[str, Any]:
+    """What the filter did, for people; with the true labels also how well."""
+    train = trainer.train
+    report: dict[str, Any] = {
+        "after_iteration": iteration,
+        "tau": kept.tau,
+        "kept": len(kept.indices),
+        "of": len(train),
+        "rescued": {classes[number]: count for number, count in kept.rescued.items()},
+    }
+    if train.true_labels is not None:
+        dropped_N = torch.ones(len(train), dtype=torch.bool, device=train.labels.device)
+        dropped_N[kept.indices] = False
+        parts = {"wrong_among_kept": ~dropped_N, "wrong_among_dropped": dropped_N}
+        for name, mask in parts.items():
+            if mask.any():
+                report[name] = 100 * wrong_share(train.labels[mask], train.true_labels[mask])
+    return report
+
+
+def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
+    """The final figures of every model and iteration, as they go into summary.json."""
+    train = trainer.train
+    rows = [
+        {
+            "method": stage.stage.method,
+            "iteration": stage.stage.iteration,
+            "model": name,
+            "best_epoch": figures.best_epoch,
+            "validation": figures.validation,
+            "best": figures.best,
+            "last": figures.last,
+            "peak": figures.peak,
+            "seconds": stage.seconds,
+        }
+        for stage in result.stages
+        for name, figures in stage.results.items()
+    ]
+    summary: dict[str, Any] = {
+        "models": rows,
+        "chosen": {
+            "method": result.chosen.stage.method,
+            "iteration": result.chosen.stage.iteration,
+            "model": result.chosen.best_name,
+            "best": result.chosen.best.best,
+        },
+        "filters": result.filters,
+        "seconds": result.seconds,
+    }
+    if train.true_labels is not None:
+        given_N = result.probabilities.gather(1, train.labels[:, None]).squeeze(1)
+        wrong_N = train.labels != train.true_labels
+        summary["found_errors"] = found_errors(-given_N, wrong_N)
+        if wrong_N.any():
+            summary["memorised_noise"] = {
+                f"{stage.stage.name} {name}": memorised_noise(
+                    predict_probabilities(model, train.inputs), train.labels, train.true_labels
+                )
+                for stage in result.stages
+                for name, model in stage.models.items()
+            }
+    return summary

@@ -1,0 +1,52 @@
+"""`meta_gradient`: one signature, several engines with the same result."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.errors import InputError, did_you_mean
+from mlnt.meta.plain import CONSISTENCIES, Gradients, plain_meta_gradient
+
+ENGINES = {"plain": plain_meta_gradient}
+
+
+def meta_gradient(
+    model: nn.Module,
+    inputs: Any,
+    synthetic: Tensor,
+    target: Tensor,
+    alpha: float | Tensor,
+    order: int = 1,
+    engine: str = "auto",
+    consistency: str = "kl",
+) -> tuple[Tensor, Gradients]:
+    """(L_meta, {parameter name: ∂L_meta/∂θ}) for the model's trainable parameters θ.
+
+    model        any nn.Module that maps inputs to logits [B, C]; used in the mode it is in
+    inputs       what the model takes: a tensor, or a tuple of arguments
+    synthetic    LongTensor [M, B], the synthetic labels
+    target       [B, C], probabilities the updated models should agree with
+    alpha        step size of the inner step
+    order        1: first-order approximation, 2: through the inner step
+    engine       plain | auto
+    consistency  kl | mse
+    """
+    if synthetic.ndim != 2 or target.ndim != 2 or synthetic.shape[1] != len(target):
+        raise InputError(
+            f"synthetic must be [M, B] and target [B, C] for the same batch, got "
+            f"{tuple(synthetic.shape)} and {tuple(target.shape)}"
+        )
+    if synthetic.dtype != torch.long:
+        raise InputError(f"synthetic must hold class numbers (torch.long), got {synthetic.dtype}")
+    if order not in (1, 2):
+        raise InputError(f"order must be 1 or 2, got {order}")
+    if consistency not in CONSISTENCIES:
+        raise InputError(
+            f"consistency must be one of {', '.join(CONSISTENCIES)}, got {consistency!r}"
+            f"{did_you_mean(consistency, CONSISTENCIES)}"
+        )
+    if engine != "auto" and engine not in ENGINES:
+        raise InputError(f"engine must be one of auto, {', '.join(ENGINES)}, got {engine!r}")
+    compute = ENGINES["plain" if engine == "auto" else engine]
+    return compute(model, inputs, synthetic, target, alpha, order, consistency)

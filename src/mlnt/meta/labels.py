@@ -1,0 +1,72 @@
+"""Synthetic labels: random neighbour label transfer within a batch.
+
+Axes: M sets, B batch, K neighbours, D features.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from mlnt.config import Settings
+from mlnt.errors import InputError, check_share
+
+
+def nearest_others(features_BD: Tensor, neighbours: int) -> Tensor:
+    """The K nearest other samples of each sample by Euclidean distance, LongTensor [B, K].
+
+    K = min(neighbours, B − 1): a sample is never its own neighbour, not even among duplicates.
+    """
+    features_BD = features_BD.flatten(1)
+    if features_BD.dtype not in (torch.float32, torch.float64):
+        features_BD = features_BD.float()
+    # Differences, not inner products: the latter lose the order of close neighbours.
+    distances_BB = torch.cdist(
+        features_BD, features_BD, compute_mode="donot_use_mm_for_euclid_dist"
+    )
+    distances_BB.fill_diagonal_(math.inf)
+    return distances_BB.topk(min(neighbours, len(features_BD) - 1), largest=False).indices
+
+
+def synthetic_labels(
+    labels: Tensor,
+    features: Tensor,
+    sets: int = Settings.sets,
+    rho: float = Settings.rho,
+    neighbours: int = Settings.neighbours,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """M sets of synthetic labels for one batch, LongTensor [M, B].
+
+    In each set ⌊ρB⌋ samples, chosen uniformly without replacement, take the label of one of
+    their K nearest others in the batch, chosen uniformly. All others keep their label.
+    """
+    labels_B = labels
+    _check(labels_B, features, sets, rho, neighbours)
+    batch = len(labels_B)
+    labels_MB = labels_B.long().repeat(sets, 1)
+    replaced = math.floor(rho * batch + 1e-9)  # 0.29 * 100 is 28.999… in floating point
+    if replaced == 0 or batch == 1:
+        return labels_MB
+    neighbours_BK = nearest_others(features.detach(), neighbours)
+
+    device = labels_B.device if generator is None else generator.device
+    order_MB = torch.rand(sets, batch, generator=generator, device=device).argsort(dim=1)
+    chosen_MR = order_MB[:, :replaced].to(labels_B.device)
+    count = neighbours_BK.shape[1]
+    pick_MR = torch.randint(count, (sets, replaced), generator=generator, device=device)
+    source_MR = neighbours_BK[chosen_MR, pick_MR.to(labels_B.device)]
+    return labels_MB.scatter_(1, chosen_MR, labels_B.long()[source_MR])
+
+
+def _check(labels_B: Tensor, features: Tensor, sets: int, rho: float, neighbours: int) -> None:
+    if labels_B.ndim != 1:
+        raise InputError(f"labels must have one axis, got shape {tuple(labels_B.shape)}")
+    if len(features) != len(labels_B):
+        raise InputError(
+            f"features and labels must belong to the same batch, got {len(features)} rows of "
+            f"features for {len(labels_B)} labels"
+        )
+    check_share("rho", rho)
+    if sets < 1 or neighbours < 1:
+        raise InputError(f"sets and neighbours must be at least 1, got {sets} and {neighbours}")

@@ -1,0 +1,113 @@
+"""The meta-gradient in plain loops: the specification that every faster engine is tested against.
+
+Lines of Algorithm 1, for one batch X with synthetic labels Ŷ_1 … Ŷ_M and target s:
+
+    θ′_m    = θ − α ∇_θ L_c(X, Ŷ_m, θ)
+    J_m     = mean over the batch of KL(s ‖ f(X, θ′_m))
+    L_meta  = 1/M Σ_m J_m
+
+Axes: M sets, B batch, C classes.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Gradients = dict[str, Tensor]
+
+
+def kl_consistency(target_BC: Tensor, logits_BC: Tensor) -> Tensor:
+    """J = mean over the batch of KL(target ‖ softmax(logits)), summed over classes."""
+    return F.kl_div(logits_BC.log_softmax(dim=1), target_BC, reduction="batchmean")
+
+
+def mse_consistency(target_BC: Tensor, logits_BC: Tensor) -> Tensor:
+    """J = mean over the batch of ‖target − softmax(logits)‖², summed over classes."""
+    return (target_BC - logits_BC.softmax(dim=1)).square().sum(dim=1).mean()
+
+
+CONSISTENCIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "kl": kl_consistency,
+    "mse": mse_consistency,
+}
+
+
+def plain_meta_gradient(
+    model: nn.Module,
+    inputs: Any,
+    synthetic_MB: Tensor,
+    target_BC: Tensor,
+    alpha: float | Tensor,
+    order: int = 1,
+    consistency: str = "kl",
+) -> tuple[Tensor, Gradients]:
+    """L_meta and its gradient with respect to the trainable parameters θ, by name.
+
+    First order takes ∇_θ L_c as constant, so that ∇_θ J_m = ∇J at θ′_m. The model's parameters,
+    buffers and `.grad` are left as they were. The M inner gradients share one forward pass at θ
+    (and so, in a model with dropout, one mask); each θ′_m has a forward pass of its own.
+    """
+    measure = CONSISTENCIES[consistency]
+    theta: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    total_loss = target_BC.new_zeros(())
+    total = {name: torch.zeros_like(p) for name, p in theta.items()}
+
+    with torch.enable_grad(), _differentiable_twice(model, order):
+        logits_BC = forward(model, theta, inputs)
+        for labels_B in synthetic_MB:
+            class_loss = F.cross_entropy(logits_BC, labels_B)
+            inner = gradient(class_loss, theta, retain_graph=True, create_graph=order == 2)
+            theta_prime = {name: theta[name] - alpha * inner[name] for name in theta}
+            if order == 1:
+                theta_prime = {name: p.detach().requires_grad_() for name, p in theta_prime.items()}
+            loss = measure(target_BC, forward(model, theta_prime, inputs))
+            meta = gradient(loss, theta_prime if order == 1 else theta, retain_graph=order == 2)
+
+            total_loss += loss.detach() / len(synthetic_MB)
+            for name in theta:
+                total[name] += meta[name] / len(synthetic_MB)
+    return total_loss, total
+
+
+def forward(model: nn.Module, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
+    """f(X, parameters), with fresh copies of all buffers: what it does to them stays in here."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    return functional_call(model, {**parameters, **buffers}, arguments)
+
+
+def gradient(
+    loss: Tensor, parameters: dict[str, Tensor], retain_graph: bool, create_graph: bool = False
+) -> Gradients:
+    """∂loss/∂parameters by name; zero where the loss does not depend on a parameter."""
+    found = torch.autograd.grad(
+        loss,
+        list(parameters.values()),
+        retain_graph=retain_graph,
+        create_graph=create_graph,
+        allow_unused=True,
+    )
+    return {
+        name: torch.zeros_like(p) if g is None else g
+        for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+@contextlib.contextmanager
+def _differentiable_twice(model: nn.Module, order: int) -> Iterator[None]:
+    """For second order: fused attention and cuDNN recurrent kernels have no second derivative."""
+    if order == 1:
+        yield
+        return
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if recurrent and torch.backends.cudnn.is_available():
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        yield

@@ -1,0 +1,64 @@
+"""The teacher: a moving average of the student, and the target it gives.
+
+Axes: B batch, C classes.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Their randomness would only blur the target. (In an RNN and in attention, dropout is an option
+# of the module itself and follows its mode; nothing else in them does.)
+_STOCHASTIC = (
+    nn.modules.dropout._DropoutNd,
+    nn.RNNBase,
+    nn.MultiheadAttention,
+)
+
+
+def make_teacher(student: nn.Module) -> nn.Module:
+    """A copy of the student that no gradient reaches."""
+    return copy.deepcopy(student).requires_grad_(False)
+
+
+@torch.no_grad()
+def ema_(teacher: nn.Module, student: nn.Module, gamma: float | Tensor) -> None:
+    """θ̃ ← γ θ̃ + (1 − γ) θ, in place.
+
+    Parameters only: the teacher's batch-norm statistics come from its own forward passes.
+    """
+    for mean, current in zip(teacher.parameters(), student.parameters(), strict=True):
+        if not current.requires_grad:  # frozen: averaging would only add rounding
+            mean.copy_(current)
+            continue
+        # Two products and a sum, each rounded, so that the result is the formula's to the last
+        # bit; add_(..., alpha=) may fuse them.
+        mean.mul_(gamma).add_(current * (1 - gamma))
+
+
+@torch.no_grad()
+def teacher_target(teacher: nn.Module, inputs: Any) -> Tensor:
+    """f(X, θ̃) [B, C]: training mode for batch norm (and its running statistics), no dropout."""
+    teacher.train()
+    for module in teacher.modules():
+        if isinstance(module, _STOCHASTIC):
+            module.eval()
+    return probabilities(teacher, inputs)
+
+
+@torch.no_grad()
+def mixed_target(
+    teacher: nn.Module, mentor: nn.Module | None, inputs: Any, lam: float | Tensor
+) -> Tensor:
+    """s = λ f(X, θ̃) + (1 − λ) f(X, θ*) [B, C]; the teacher alone where there is no mentor."""
+    target_BC = teacher_target(teacher, inputs)
+    if mentor is None:
+        return target_BC
+    return lam * target_BC + (1 - lam) * probabilities(mentor.eval(), inputs)
+
+
+def probabilities(model: nn.Module, inputs: Any) -> Tensor:
+    logits_BC = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    return logits_BC.softmax(dim=1)

@@ -1,0 +1,126 @@
+"""`NoiseTolerance`: MLNT for one's own training loop."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.config import Settings
+from mlnt.meta.features import penultimate
+from mlnt.meta.gradient import meta_gradient
+from mlnt.meta.labels import synthetic_labels
+from mlnt.meta.plain import Gradients
+from mlnt.meta.teacher import ema_, make_teacher, mixed_target
+
+
+class NoiseTolerance:
+    """Makes any training loop noise-tolerant: a meta update before, a teacher update after.
+
+        tolerance = mlnt.NoiseTolerance(model)
+        for inputs, labels, features in batches:
+            tolerance.meta_update(inputs, labels, features, eta=0.4)
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            tolerance.update_teacher(gamma=0.999)
+
+    `tolerance.teacher` is the moving average of the model, usually the better classifier. It must
+    be in eval mode for predictions. `mentor` is the best model of an earlier training, if any.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sets: int = Settings.sets,
+        rho: float = Settings.rho,
+        neighbours: int = Settings.neighbours,
+        alpha: float = Settings.alpha,
+        order: int = Settings.order,
+        consistency: str = Settings.consistency,
+        engine: str = "auto",
+        mentor: nn.Module | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.student = model
+        self.teacher = make_teacher(model)
+        self.mentor = mentor
+        self.sets = sets
+        self.rho = rho
+        self.neighbours = neighbours
+        self.alpha = alpha
+        self.order = order
+        self.consistency = consistency
+        self.engine = engine
+        self.generator = generator
+
+    def meta_gradient(
+        self,
+        inputs: Any,
+        labels: Tensor,
+        features: Tensor | None = None,
+        lam: float | Tensor = Settings.lam,
+    ) -> tuple[Tensor, Gradients]:
+        """L_meta on this batch and its gradient, by parameter name; changes only the teacher's
+        batch-norm statistics."""
+        if features is None:
+            features = penultimate(self.teacher, inputs)
+        synthetic_MB = synthetic_labels(
+            labels, features, self.sets, self.rho, self.neighbours, self.generator
+        )
+        target_BC = mixed_target(self.teacher, self.mentor, inputs, lam)
+        return meta_gradient(
+            self.student,
+            inputs,
+            synthetic_MB,
+            target_BC,
+            self.alpha,
+            self.order,
+            self.engine,
+            self.consistency,
+        )
+
+    def meta_update(
+        self,
+        inputs: Any,
+        labels: Tensor,
+        features: Tensor | None = None,
+        eta: float | Tensor | Mapping[str, float] = Settings.eta,
+        lam: float | Tensor = Settings.lam,
+    ) -> Tensor:
+        """θ ← θ − η ∇L_meta(θ), in place and without momentum; returns L_meta.
+
+        features  [B, D], what the samples' nearest neighbours are searched with; best from a
+                  network trained on the same data. None: the teacher's own penultimate features.
+        eta       one rate, or a rate by parameter name (others stay as they are)
+        lam       weight of the teacher against the mentor, where there is one
+        """
+        loss, gradients = self.meta_gradient(inputs, labels, features, lam)
+        parameters = dict(self.student.named_parameters())
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                rate = eta.get(name, 0.0) if isinstance(eta, Mapping) else eta
+                parameters[name].sub_(rate * gradient)
+        return loss
+
+    def add_meta_gradient(
+        self,
+        inputs: Any,
+        labels: Tensor,
+        features: Tensor | None = None,
+        weight: float | Tensor = 1.0,
+        lam: float | Tensor = Settings.lam,
+    ) -> Tensor:
+        """Add weight · ∇L_meta(θ) to `.grad`, for one summed step, as the authors' code does."""
+        loss, gradients = self.meta_gradient(inputs, labels, features, lam)
+        parameters = dict(self.student.named_parameters())
+        for name, gradient in gradients.items():
+            grad = parameters[name].grad
+            scaled = weight * gradient
+            parameters[name].grad = scaled if grad is None else grad + scaled
+        return loss
+
+    def update_teacher(self, gamma: float | Tensor = Settings.gamma) -> None:
+        """θ̃ ← γ θ̃ + (1 − γ) θ."""
+        ema_(self.teacher, self.student, gamma)

@@ -1,0 +1,60 @@
+"""MLNT: one step of Algorithm 1."""
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.config import Settings
+from mlnt.data.batches import Batch
+from mlnt.meta.tolerance import NoiseTolerance
+from mlnt.methods.base import Rates, class_backward_, make_optimizer
+
+
+class MLNT:
+    """Student and teacher; `features_ND` are those of all training samples, for the neighbours."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Settings,
+        features_ND: Tensor,
+        mentor: nn.Module | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.student = model
+        self.settings = settings
+        self.features_ND = features_ND
+        self.optimizer = make_optimizer(model, settings)
+        self.tolerance = NoiseTolerance(
+            model,
+            sets=settings.sets,
+            rho=settings.rho,
+            neighbours=settings.neighbours,
+            alpha=settings.alpha,
+            order=settings.order,
+            consistency=settings.consistency,
+            engine=settings.engine,
+            mentor=mentor,
+            generator=generator,
+        )
+        self.models = {"student": model, "teacher": self.tolerance.teacher}
+
+    def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
+        """Meta update, class update, teacher update."""
+        features_BD = self.features_ND[batch.indices]
+        self.student.train()
+        if self.settings.update == "separate":
+            meta_loss = self.tolerance.meta_update(
+                batch.inputs, batch.labels, features_BD, rates.eta, rates.lam
+            )
+            losses = class_backward_(self.student, self.optimizer, class_batch, rates.lr)
+        else:
+            losses = class_backward_(self.student, self.optimizer, class_batch, rates.lr)
+            # Both gradients share β; η/β at full rates is the weight that the meta step has
+            # in the separate form, and it follows the ramp of η.
+            weight = rates.eta / self.settings.lr
+            meta_loss = self.tolerance.add_meta_gradient(
+                batch.inputs, batch.labels, features_BD, weight, rates.lam
+            )
+        self.optimizer.step()
+        self.tolerance.update_teacher(rates.gamma)
+        return {"meta_loss": meta_loss, **losses}

@@ -1,0 +1,178 @@
+"""The networks, by name. All map inputs to logits and end in a linear layer."""
+
+import importlib
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mlnt.data.encoding import PAD as PADDING
+from mlnt.data.encoding import Encoder, TextEncoder
+from mlnt.errors import InputError, did_you_mean
+
+
+class SmallConv(nn.Sequential):
+    """Three convolutions with batch norm, for small images such as the digits."""
+
+    def __init__(self, channels: int, classes: int, width: int = 16) -> None:
+        super().__init__(
+            *_conv_block(channels, width),
+            *_conv_block(width, width),
+            nn.MaxPool2d(2, ceil_mode=True),
+            *_conv_block(width, 2 * width),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(8 * width, classes),
+        )
+
+
+def _conv_block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return convolution, nn.BatchNorm2d(outputs), nn.ReLU()
+
+
+class MLP(nn.Sequential):
+    """Two hidden layers with batch norm, for tables."""
+
+    def __init__(self, inputs: int, classes: int, width: int = 128) -> None:
+        super().__init__(
+            nn.Linear(inputs, width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, classes),
+        )
+
+
+class GRU(nn.Module):
+    """Word embeddings, a GRU, the mean and maximum of its states, for texts."""
+
+    def __init__(self, vocabulary: int, classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=PADDING)
+        self.dropout = nn.Dropout(0.3)
+        self.recurrent = nn.GRU(width, width, batch_first=True)
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, words_BL: Tensor) -> Tensor:
+        is_word_BL1 = (words_BL != PADDING).unsqueeze(2)
+        states_BLD, _ = self.recurrent(self.dropout(self.embedding(words_BL)))
+        count_B1 = is_word_BL1.sum(dim=1).clamp(min=1)
+        mean_BD = (states_BLD * is_word_BL1).sum(dim=1) / count_B1
+        top_BD = states_BLD.masked_fill(~is_word_BL1, -1.0).amax(dim=1)  # states lie in [-1, 1]
+        return self.head(self.dropout(torch.cat([mean_BD, top_BD], dim=1)))
+
+
+class PreActBlock(nn.Module):
+    """BN-ReLU-conv twice, plus the input (projected where the shape changes)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.project = (
+            nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            if stride != 1 or inputs != outputs
+            else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated = F.relu(self.norm1(x))
+        shortcut = x if self.project is None else self.project(activated)
+        x = self.conv1(activated)
+        return self.conv2(F.relu(self.norm2(x))) + shortcut
+
+
+class PreActResNet32(nn.Module):
+    """The paper's network for CIFAR-10: three groups of five blocks, widths 32, 64, 128."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, 32, 3, padding=1, bias=False)
+        blocks, inputs = [], 32
+        for outputs, first_stride in ((32, 1), (64, 2), (128, 2)):
+            for position in range(5):
+                blocks.append(PreActBlock(inputs, outputs, first_stride if position == 0 else 1))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(inputs)
+        self.head = nn.Linear(inputs, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.blocks(self.stem(x))))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+_MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
+    "small_conv": ("image", lambda encoder, classes: SmallConv(encoder.shape[0], classes)),
+    "preact_resnet32": (
+        "image",
+        lambda encoder, classes: PreActResNet32(encoder.shape[0], classes),
+    ),
+    "mlp": ("table", lambda encoder, classes: MLP(encoder.shape[0], classes)),
+    "gru": ("text", lambda encoder, classes: _gru(encoder, classes)),
+}
+_USUAL = {"image": "small_conv", "table": "mlp", "text": "gru"}
+
+
+def build_model(name: str, encoder: Encoder, classes: int) -> nn.Module:
+    """A new network for data of this encoding. `auto` picks a small one that fits the data."""
+    name = _USUAL[encoder.kind] if name == "auto" else name
+    library, _, of_library = name.partition(":")
+    if of_library:
+        return _from_library(library, of_library, classes)
+    if name not in _MODELS:
+        known = ", ".join(["auto", *_MODELS, "torchvision:NAME", "timm:NAME"])
+        raise InputError(f"unknown model {name!r}{did_you_mean(name, _MODELS)} (known: {known})")
+    kind, build = _MODELS[name]
+    if kind != encoder.kind:
+        raise InputError(
+            f"model {name!r} is for {kind} data, this data is {encoder.kind}; "
+            f"try --model {_USUAL[encoder.kind]}"
+        )
+    return build(encoder, classes)
+
+
+@torch.no_grad()
+def check_output(model: nn.Module, inputs: Tensor, classes: int) -> None:
+    """Raise InputError unless the model gives one logit per class."""
+    was_training = model.training
+    output = model.eval()(inputs)
+    model.train(was_training)
+    if output.shape != (len(inputs), classes):
+        raise InputError(
+            f"the model must give [B, {classes}] logits for {classes} classes, got "
+            f"{list(output.shape)} for a batch of {len(inputs)}; change its last layer"
+        )
+
+
+def _gru(encoder: Encoder, classes: int) -> nn.Module:
+    assert isinstance(encoder, TextEncoder)
+    return GRU(encoder.vocabulary_size, classes)
+
+
+def _from_library(library: str, name: str, classes: int) -> nn.Module:
+    if library not in ("torchvision", "timm"):
+        raise InputError(f"models come from torchvision:NAME or timm:NAME, got {library!r}")
+    try:
+        # A torchvision built for another torch raises RuntimeError, not ImportError.
+        module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"{library} cannot be used here ({reason}); install mlnt[vision] with matching torch"
+        ) from None
+    known = module.list_models()
+    if name not in known:
+        raise InputError(f"{library} has no model {name!r}{did_you_mean(name, known)}")
+    if library == "timm":
+        return module.create_model(name, num_classes=classes)
+    return module.get_model(name, num_classes=classes)

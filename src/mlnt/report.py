@@ -1,0 +1,84 @@
+"""Run folder -> curves.png and one self-contained report.html."""
+
+import base64
+import io
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure
+
+from mlnt.label_issues import read_label_issues
+from mlnt.runs import CONFIG, CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
+
+SHOWN_ISSUES = 100
+
+# Colour-blind safe (Okabe and Ito), told apart by line style as well.
+STYLES = {
+    "cross_entropy student": {"color": "#000000", "linestyle": ":"},
+    "mlnt student": {"color": "#E69F00", "linestyle": "--"},
+    "mlnt teacher": {"color": "#0072B2", "linestyle": "-"},
+}
+
+
+def write_report(run: RunFolder) -> None:
+    """Make curves.png and report.html from what the run folder holds."""
+    figure = draw_curves(run.read_metrics())
+    run.write(CURVES, lambda path: figure.savefig(path, dpi=150))
+    run.write_text(REPORT, render_report(run))
+
+
+def draw_curves(rows: list[dict[str, Any]]) -> Figure:
+    """Test (else validation) accuracy by epoch: a panel per iteration, cross entropy in each."""
+    part = "test" if any("test" in row.get("student", {}) for row in rows) else "validation"
+    iterations = sorted({row["iteration"] for row in rows if row["iteration"] > 0}) or [0]
+    figure = Figure(figsize=(3.2 * len(iterations) + 1.2, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(iterations), sharey=True, squeeze=False)[0]
+    baseline = [row for row in rows if row["method"] == "cross_entropy"]
+    for axis, iteration in zip(axes, iterations, strict=True):
+        _draw(axis, baseline, "cross_entropy", "student", part)
+        if iteration > 0:
+            own = [row for row in rows if row["iteration"] == iteration]
+            for model in ("student", "teacher"):
+                _draw(axis, own, "mlnt", model, part)
+            axis.set_title(f"iteration {iteration}")
+        axis.set_xlabel("epoch")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(f"{part} accuracy, %")
+    axes[-1].legend(loc="lower right", fontsize="small")
+    return figure
+
+
+def _draw(axis: Any, rows: list[dict[str, Any]], method: str, model: str, part: str) -> None:
+    points = [(row["epoch"], row[model][part]) for row in rows if part in row.get(model, {})]
+    if points:
+        name = f"{method} {model}"
+        label = name.replace("_", " ").removesuffix(" student") if method != "mlnt" else name
+        axis.plot(*zip(*points, strict=True), label=label, **STYLES[name])
+
+
+def render_report(run: RunFolder) -> str:
+    config, summary = run.read_json(CONFIG), run.read_json(SUMMARY)
+    issues = read_label_issues(run.file(LABEL_ISSUES))
+    flagged = summary["labels_flagged"]
+    picture = io.BytesIO()
+    draw_curves(run.read_metrics()).savefig(picture, format="png", dpi=150)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("mlnt", "."),
+        autoescape=True,  # names and texts come from the data
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    return environment.get_template("report.html.jinja").render(
+        config=config,
+        summary=summary,
+        issues=issues[: min(flagged, SHOWN_ISSUES)],
+        flagged=flagged,
+        total=len(issues),
+        has_text=any(row["sample"] for row in issues[:SHOWN_ISSUES]),
+        curves=base64.b64encode(picture.getvalue()).decode("ascii"),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"

@@ -1,0 +1,136 @@
+"""Run folders: the only reader and writer of them.
+
+config.json           settings, data and versions: enough to build the model again
+metrics.jsonl         one line per evaluation
+summary.json          final figures of every model and iteration
+best.safetensors      the chosen model; student and teacher: after the last epoch
+checkpoint.safetensors  all models at the end of the last good epoch
+label_issues.csv      every training label, most suspicious first
+curves.png, report.html  to look at
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mlnt.errors import InputError
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+CHECKPOINT = "checkpoint"
+LABEL_ISSUES = "label_issues.csv"
+REPORT = "report.html"
+CURVES = "curves.png"
+
+
+class RunFolder:
+    """One run on disk. Files appear whole or not at all."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path) -> "RunFolder":
+        """A new run folder; refuses a folder that holds a run already."""
+        run = cls(path)
+        if run.file(CONFIG).exists():
+            raise InputError(f"{path} already holds a run; choose another folder with --out")
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            probe = tempfile.NamedTemporaryFile(dir=run.path)  # noqa: SIM115
+            probe.close()
+        except OSError as error:
+            raise InputError(f"cannot write to {path}: {error.strerror or error}") from None
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFolder":
+        """An existing run folder."""
+        run = cls(path)
+        if not run.file(CONFIG).is_file():
+            raise InputError(f"{path} is not a run folder: it has no {CONFIG}")
+        return run
+
+    @classmethod
+    def next_free(cls, parent: Path, name: str) -> Path:
+        """parent/name-001, or the next number not yet taken."""
+        number = 1
+        while (parent / f"{name}-{number:03d}").exists():
+            number += 1
+        return parent / f"{name}-{number:03d}"
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+        self.write_text(name, text + "\n")
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads(self.file(name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{self.path} has no {name}; the run has not come that far") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.file(name)} cannot be read: {error}") from None
+
+    def write_text(self, name: str, text: str) -> None:
+        self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write(self, name: str, writer: Callable[[Path], Any]) -> None:
+        """Let `writer` fill a file aside, then put it in place in one move."""
+        aside = self.file(f".{name}.part{Path(name).suffix}")
+        writer(aside)
+        os.replace(aside, self.file(name))
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        with self.file(METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_plain(row), allow_nan=False) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        if not self.file(METRICS).is_file():
+            return []
+        lines = self.file(METRICS).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def save_state(self, name: str, state: dict[str, Tensor]) -> None:
+        """Weights as NAME.safetensors. Tied weights are stored under each of their names."""
+        copies = {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
+        self.write(f"{name}.safetensors", lambda path: save_file(copies, path))
+
+    def load_state(self, name: str) -> dict[str, Tensor]:
+        path = self.file(f"{name}.safetensors")
+        try:
+            return load_file(path)
+        except FileNotFoundError:
+            raise InputError(f"{self.path} has no {path.name}; the run has no model yet") from None
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from None
+
+    def load_into(self, model: nn.Module, name: str = "best") -> nn.Module:
+        try:
+            model.load_state_dict(self.load_state(name))
+        except RuntimeError as error:
+            first = str(error).splitlines()[-1].strip()
+            raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
+        return model.eval()
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN or infinity: they become null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

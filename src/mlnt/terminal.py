@@ -1,0 +1,106 @@
+"""What the command line shows: progress while it trains, tables when it is done."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mlnt.training import Stage, State
+
+
+class TerminalProgress:
+    """A bar per stage: epoch, step time, accuracies of student and teacher, time left.
+
+    Where the output is no terminal, one line per finished stage instead.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description:<17}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.steps = 1
+
+    def __enter__(self) -> "TerminalProgress":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.progress.stop()
+
+    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
+        self.steps, self.stage, self.epochs = steps, stage, epochs
+        # Counted in epochs, advanced by steps: a long epoch moves too.
+        self.task = self.progress.add_task(stage.name, total=epochs, figures="")
+        self.done = 0
+
+    def step_ends(self) -> None:
+        self.done += 1
+        if self.done % max(1, self.steps // 20) == 0:
+            self.progress.update(self.task, completed=self.done // self.steps)
+
+    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
+        part = "test" if "test" in row["student"] else "validation"
+        figures = " ".join(
+            f"{model} {row[model][part]:5.1f}" for model in ("student", "teacher") if model in row
+        )
+        text = f"{row['step_ms']:.0f} ms/step  {part}: {figures}"
+        self.progress.update(self.task, completed=row["epoch"], figures=text)
+        if row["epoch"] == self.epochs and not self.console.is_terminal:
+            self.console.print(f"{self.stage.name}: {self.epochs} epochs, {text}", soft_wrap=True)
+
+    def filtered(self, report: dict[str, Any]) -> None:
+        kept = f"{report['kept']} of {report['of']}"
+        line = f"mentor keeps {kept} labels (tau {report['tau']:.2f})"
+        if "wrong_among_kept" in report:
+            line += f"; {report['wrong_among_kept']:.1f} % of them wrong"
+        self.console.print(line, style="dim", soft_wrap=True)
+        for name, count in report["rescued"].items():
+            self.console.print(
+                f"class {name!r} would be nearly empty: its {count} most probable samples stay",
+                style="yellow",
+                markup=False,
+                soft_wrap=True,
+            )
+
+
+def result_table(summary: dict[str, Any]) -> Table:
+    """One row per model and iteration: best epoch by validation, and last epoch."""
+    table = Table(title=_noise_title(summary["noise"]))
+    for heading in ("method", "iteration", "model"):
+        table.add_column(heading)
+    for heading in ("best epoch", "validation", "test (best)", "test (last)"):
+        table.add_column(heading, justify="right")
+    chosen = summary["chosen"]
+    for row in summary["models"]:
+        is_chosen = all(row[key] == chosen[key] for key in ("method", "iteration", "model"))
+        table.add_row(
+            row["method"].replace("_", " "),
+            str(row["iteration"] or ""),
+            row["model"],
+            str(row["best_epoch"]),
+            percent(row["validation"]),
+            percent(row["best"]),
+            percent(row["last"]),
+            style="bold green" if is_chosen else None,
+        )
+    return table
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _noise_title(noise: dict[str, Any]) -> str:
+    if "wrong_in_train" not in noise:
+        return "accuracy, %"
+    asked = "" if noise["asked"] == "none" else f"noise {noise['asked']}: "
+    return f"accuracy, %  ({asked}{noise['wrong_in_train']:.1f} % of the training labels wrong)"

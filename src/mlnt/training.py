@@ -1,0 +1,224 @@
+"""Epochs: schedules, steps, and a look at every model after each epoch.
+
+for each epoch: steps -> losses finite? -> evaluate student and teacher -> remember the best
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.config import Settings
+from mlnt.data.batches import Augmentation, Batch, Shuffled
+from mlnt.data.sources import Split
+from mlnt.errors import InputError, TrainingError
+from mlnt.evaluation import accuracy, predict_probabilities
+from mlnt.methods.base import Method, Rates
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training from a fresh network to its last epoch."""
+
+    method: str
+    iteration: int  # 0 for the cross-entropy network, then 1, 2, 3
+
+    @property
+    def name(self) -> str:
+        return self.method if self.iteration == 0 else f"{self.method} iteration {self.iteration}"
+
+
+class Watcher(Protocol):
+    """Is told what happens: the run folder writes it down, the terminal shows it."""
+
+    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None: ...
+    def step_ends(self) -> None: ...
+    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None: ...
+    def filtered(self, report: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class ModelResult:
+    """What one model (student or teacher) reached in one stage, by validation."""
+
+    best_epoch: int = 0
+    validation: float = -math.inf
+    best: float | None = None  # test accuracy at the best epoch by validation
+    last: float | None = None  # test accuracy after the last epoch
+    peak: float | None = None  # highest test accuracy of any epoch: for curves, never for choice
+    state: State = field(default_factory=dict)
+
+
+@dataclass
+class StageResult:
+    stage: Stage
+    models: dict[str, nn.Module]  # as they are after the last epoch
+    results: dict[str, ModelResult]
+    history: list[dict[str, Any]]
+    seconds: float
+
+    @property
+    def best_name(self) -> str:
+        """The model that did best by validation; on a tie the later named, the teacher."""
+        return max(reversed(list(self.results)), key=lambda name: self.results[name].validation)
+
+    @property
+    def best(self) -> ModelResult:
+        return self.results[self.best_name]
+
+
+def rates_at(progress: float, settings: Settings, iteration: int) -> Rates:
+    """The rates at a share of an iteration's steps in [0, 1).
+
+    lr and eta fall at `fall_at`: lr to a tenth (step), or both linearly to zero (linear).
+    eta ramps up linearly during `warmup` of the first iteration alone. gamma is `gamma_early`
+    during warmup. lam rises linearly from 0 over the whole iteration.
+    """
+    in_warmup = progress < settings.warmup
+    ramp = progress / settings.warmup if in_warmup and iteration <= 1 else 1.0
+    fallen = progress >= settings.fall_at
+    lr_share, eta_share = 1.0, ramp
+    if settings.fall == "step" and fallen:
+        lr_share = 0.1
+    elif settings.fall == "linear" and fallen:
+        lr_share = (1 - progress) / (1 - settings.fall_at)
+        eta_share = ramp * lr_share
+    return Rates(
+        lr=settings.lr * lr_share,
+        eta=settings.eta * eta_share,
+        gamma=settings.gamma_early if in_warmup else settings.gamma,
+        lam=settings.lam * progress,
+    )
+
+
+@dataclass
+class Trainer:
+    """The parts that do not change from stage to stage: data on its device, settings, watchers."""
+
+    train: Split
+    validation: Split
+    test: Split | None
+    settings: Settings
+    generator: torch.Generator
+    watchers: Sequence[Watcher] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.train) < self.settings.batch_size:
+            raise InputError(
+                f"{len(self.train)} training samples are fewer than a batch of "
+                f"{self.settings.batch_size}; use a batch size of {len(self.train)} or less"
+            )
+        images = self.train.inputs.ndim == 4
+        self.augmentation = Augmentation(
+            self.settings.crop_padding if images else 0, self.settings.flip and images
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.train) // self.settings.batch_size
+
+    def run(self, stage: Stage, method: Method, kept: Tensor | None = None) -> StageResult:
+        """Train for all epochs. `kept` are the samples the class loss may draw from, if not all."""
+        settings, steps = self.settings, self.steps_per_epoch
+        everything = torch.arange(len(self.train), device=self.train.labels.device)
+        stream = Shuffled(everything, settings.batch_size, self.generator)
+        class_stream = None
+        if kept is not None:
+            class_stream = Shuffled(kept, settings.batch_size, self.generator)
+        results = {name: ModelResult() for name in method.models}
+        history: list[dict[str, Any]] = []
+        began = time.perf_counter()
+        for watcher in self.watchers:
+            watcher.stage_begins(stage, settings.epochs, steps)
+        for epoch in range(1, settings.epochs + 1):
+            epoch_began = time.perf_counter()
+            losses: list[dict[str, Tensor]] = []
+            for step in range(steps):
+                rates = self._rates((epoch - 1) * steps + step, stage)
+                batch = self._batch(stream.draw())
+                class_batch = batch if class_stream is None else self._batch(class_stream.draw())
+                losses.append(method.step(batch, class_batch, rates))
+                for watcher in self.watchers:
+                    watcher.step_ends()
+            means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
+            train_seconds = time.perf_counter() - epoch_began
+            row = {
+                "method": stage.method,
+                "iteration": stage.iteration,
+                "epoch": epoch,
+                **means,
+                **self._evaluate(method.models, results, epoch),
+                "lr": rates.lr,
+                "eta": rates.eta,
+                "gamma": rates.gamma,
+                "lam": rates.lam,
+                "step_ms": 1000 * train_seconds / steps,
+                "seconds": time.perf_counter() - began,
+            }
+            history.append(row)
+            for watcher in self.watchers:
+                watcher.epoch_ends(row, lambda: _states(method.models))
+        seconds = time.perf_counter() - began
+        return StageResult(stage, dict(method.models), results, history, seconds)
+
+    def _rates(self, step: int, stage: Stage) -> Rates:
+        progress = step / (self.settings.epochs * self.steps_per_epoch)
+        return rates_at(progress, self.settings, stage.iteration)
+
+    def _batch(self, indices_B: Tensor) -> Batch:
+        inputs = self.augmentation(self.train.inputs[indices_B], self.generator)
+        return Batch(indices_B, inputs, self.train.labels[indices_B])
+
+    def _mean_losses(
+        self, losses: list[dict[str, Tensor]], stage: Stage, epoch: int
+    ) -> dict[str, float]:
+        """Mean of each loss over the epoch; a loss that is not finite ends the run."""
+        means = {}
+        for name in losses[0]:
+            values = torch.stack([step[name].double() for step in losses]).cpu()
+            bad = ~torch.isfinite(values)
+            if bad.any():
+                step = (epoch - 1) * len(losses) + int(bad.int().argmax())
+                rates = self._rates(step, stage)
+                raise TrainingError(
+                    f"{name} became {values[bad][0].item()} in step {step + 1} (epoch {epoch}) of "
+                    f"{stage.name} with lr={rates.lr:g}, eta={rates.eta:g}, "
+                    f"alpha={self.settings.alpha:g}; lower them"
+                )
+            means[name] = float(values.mean())
+        return means
+
+    def _evaluate(
+        self, models: dict[str, nn.Module], results: dict[str, ModelResult], epoch: int
+    ) -> dict[str, dict[str, float]]:
+        """Validation and test accuracy of every model; keeps the weights of the best epoch."""
+        row = {}
+        for name, model in models.items():
+            figures = {}
+            for part, split in (("validation", self.validation), ("test", self.test)):
+                if split is not None:
+                    probabilities = predict_probabilities(model, split.inputs)
+                    figures[part] = float(accuracy(probabilities, split.labels))
+            row[name] = figures
+            result, test = results[name], figures.get("test")
+            if figures["validation"] > result.validation:
+                result.best_epoch = epoch
+                result.validation, result.best = figures["validation"], test
+                result.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+            result.last = test
+            result.peak = test if test is None else max(test, result.peak or 0.0)
+        return row
+
+
+def _states(models: dict[str, nn.Module]) -> State:
+    return {
+        f"{name}/{key}": value
+        for name, model in models.items()
+        for key, value in model.state_dict().items()
+    }

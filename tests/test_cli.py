@@ -1,0 +1,241 @@
+"""The command line as a user runs it."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mlnt
+from mlnt import cli
+
+QUICK = ["--epochs", "2", "--sets", "2", "--iterations", "2"]
+NOISY = ["--noise", "symmetric:0.4"]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished run, for all tests that look at one."""
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    assert cli.run(["train", "digits", *QUICK, *NOISY, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_run_folder_holds_what_the_design_says(run_folder: Path) -> None:
+    names = {path.name for path in run_folder.iterdir()}
+    assert names == {
+        "config.json", "metrics.jsonl", "summary.json", "best.safetensors",
+        "student.safetensors", "teacher.safetensors", "checkpoint.safetensors",
+        "label_issues.csv", "curves.png", "report.html",
+    }  # fmt: skip
+    config = json.loads((run_folder / "config.json").read_text())
+    assert config["settings"]["sets"] == 2
+    assert config["data"]["classes"] == list("0123456789")
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["method"], row["iteration"], row["epoch"]) for row in rows] == [
+        ("cross_entropy", 0, 1), ("cross_entropy", 0, 2), ("mlnt", 1, 1),
+        ("mlnt", 1, 2), ("mlnt", 2, 1), ("mlnt", 2, 2),
+    ]  # fmt: skip
+    assert rows[-1]["teacher"].keys() == {"validation", "test"}
+    summary = json.loads((run_folder / "summary.json").read_text())
+    assert len(summary["models"]) == 5
+    assert summary["noise"]["asked"] == "symmetric:0.4"
+    assert 30 < summary["noise"]["wrong_in_train"] < 42
+    assert summary["filters"][0]["of"] == config["data"]["samples"]["train"]
+
+
+def test_label_issues_are_ranked_and_point_into_the_data(run_folder: Path) -> None:
+    with (run_folder / "label_issues.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    config = json.loads((run_folder / "config.json").read_text())
+    assert len(rows) == config["data"]["samples"]["train"]
+    scores = [float(row["score"]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    truth = mlnt.open_dataset("digits").train.labels
+    top = rows[:100]
+    right = [str(int(truth[int(row["index"])])) == row["suggested"] for row in top]
+    assert sum(right) > 70
+    assert {row["kept"] for row in rows} == {"yes", "no"}
+
+
+def test_predict_writes_classes_and_probabilities(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "predictions.csv"
+    assert cli.run(["predict", str(run_folder), "digits", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    test = mlnt.open_dataset("digits").test
+    assert len(rows) == len(test)
+    hits = [row["predicted"] == str(int(y)) for row, y in zip(rows, test.labels, strict=True)]
+    assert f"{100 * sum(hits) / len(hits):.2f} %" in said.err
+    total = sum(float(rows[0][f"p({name})"]) for name in range(10))
+    assert total == pytest.approx(1, abs=1e-4)
+    assert cli.run(["predict", str(run_folder), "digits", "--out", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_best_model_is_the_one_in_the_table(run_folder: Path) -> None:
+    summary = json.loads((run_folder / "summary.json").read_text())
+    prediction = mlnt.predict(run_folder, "digits")
+    assert prediction.accuracy == pytest.approx(summary["chosen"]["best"])
+    for name in ("best", "student", "teacher"):
+        assert load_file(run_folder / f"{name}.safetensors")["0.weight"].dtype == torch.float32
+
+
+def test_issues_and_report(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["issues", str(run_folder), "--top", "3"]) == 0
+    assert "most suspicious labels" in capsys.readouterr().out
+    before = (run_folder / "report.html").read_text()
+    (run_folder / "report.html").unlink()
+    assert cli.run(["report", str(run_folder)]) == 0
+    assert (run_folder / "report.html").read_text() == before
+    assert "http" not in before.replace("http-equiv", ""), "the report asks nothing of the network"
+
+
+def test_a_table_from_csv_to_predictions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{i % 7},{i % 2 * 4 + i % 3},{'yes' if i % 2 else 'no'}" for i in range(200)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
+    arguments = ["train", str(tmp_path / "t.csv"), *QUICK, "--batch-size", "32", "--out"]
+    assert cli.run([*arguments, str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "run folder" in said
+    assert "look" in said
+    (tmp_path / "new.csv").write_text("a,b\n3,4\n3,0\n")
+    assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "index,predicted,p(no),p(yes)"
+    (tmp_path / "other.csv").write_text("a,c\n3,4\n")
+    assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "other.csv")]) == 2
+    assert "columns must be those of the training data (a, b), got a, c" in capsys.readouterr().err
+
+
+def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
+    script = "<script>alert(1)</script>"
+    rows = [f"{script} word{i % 2},=cmd{i % 2}" for i in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    arguments = ["train", str(tmp_path / "t.csv"), *QUICK, "--batch-size", "16", "--out"]
+    assert cli.run([*arguments, str(tmp_path / "run"), "--noise", "symmetric:0.3"]) == 0
+    assert script not in (tmp_path / "run" / "report.html").read_text()
+    assert "\n=" not in (tmp_path / "run" / "label_issues.csv").read_text().replace(",", "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digitz"], "no data set 'digitz'; did you mean 'digits'"),
+        (["train", "digits", "--epocs", "3"], "--epocs"),
+        (["train", "digits", "--rho", "50"], "rho must lie in [0, 1], got 50; did you mean 0.5?"),
+        (["train", "digits", "--noise", "symmetric:1.4"], "noise rate must lie in [0, 1], got 1.4"),
+        (["train", "digits", "--noise", "sym:0.4"], "noise must be none, symmetric:RATE"),
+        (["train", "digits", "--batch-size", "5000"], "fewer than a batch of 5000"),
+        (["train", "digits", "--model", "smal_conv"], "did you mean 'small_conv'"),
+        (["train", "digits", "--model", "gru"], "is for text data, this data is image"),
+        (["train", "digits", "--device", "cuda:9"], "device 'cuda:9' cannot be used"),
+        (["train", "digits", "--device", "gpu"], "device 'gpu' cannot be used"),
+        (["train", "digits", "--labels", "nowhere.csv"], "no label file at nowhere.csv"),
+        (["train", "digits", "--preset", "digit"], "did you mean 'digits'"),
+        (["train", "digits", "--epochs", "x"], "--epochs"),
+        (["train"], "DATA"),
+        (["predict", "nowhere", "digits"], "nowhere is not a run folder"),
+        (["issues", "nowhere"], "nowhere is not a run folder"),
+        (["reproduce", "digit"], "cannot reproduce 'digit'; did you mean 'digits'"),
+        (["reproduce", "hausa-news"], "--data FOLDER"),
+        (["tran", "digits"], "tran"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(arguments) == 2
+    said = capsys.readouterr()
+    assert message.lower() in said.err.lower()
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("mlnt: ")
+    assert not list(tmp_path.rglob("*.json")), "nothing is written"
+
+
+def test_an_existing_run_is_never_written_over(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in run_folder.iterdir()}
+    assert cli.run(["train", "digits", *QUICK, "--out", str(run_folder)]) == 2
+    assert "already holds a run; choose another folder" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in run_folder.iterdir()} == before
+
+
+def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    from mlnt.config import fields_by_name
+
+    assert cli.run(["train", "--help"]) == 0
+    said = capsys.readouterr().out
+    for name in fields_by_name():
+        assert f"--{name.replace('_', '-')}" in said
+
+
+def test_as_a_process(tmp_path: Path) -> None:
+    """The module really starts, and a mistake is no traceback there either."""
+    command = [sys.executable, "-m", "mlnt", "train", "digits", "--tau", "high"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(mlnt.__file__).parent.parent)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == "mlnt: tau must be a number or one of auto, got 'high'"
+
+
+def test_reproduce_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlnt import api, reproduce
+
+    calls = []
+    original = api.train
+
+    def counting(*arguments: object, **options: object) -> api.Training:
+        calls.append(options["seed"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(api, "train", counting)
+    small = {"epochs": 1, "sets": 1, "iterations": 1}
+    reproduce.run_experiment("digits", 1, None, tmp_path, **small)
+    (tmp_path / "seed-1").mkdir()
+    table = reproduce.run_experiment("digits", 2, None, tmp_path, **small)
+    assert calls == [0, 1]
+    assert [row.iteration for row in table.rows] == [0, 1, 1]
+    assert len(table.rows[0].best.values) == 2
+    assert (tmp_path / "table.md").read_text().count("\n") == 7
+    header = (tmp_path / "table.csv").read_text().splitlines()[0]
+    assert header.startswith("method,model,iteration,noise,n,")
+
+
+def test_spread_by_hand() -> None:
+    from mlnt.reproduce import Spread
+
+    # mean 3, standard deviation 2, standard error 2 / sqrt(3)
+    assert str(Spread((1.0, 3.0, 5.0))) == "3.00 ± 1.15"
+    assert str(Spread((2.0,))) == "2.00"
+
+
+def test_bench_compares_in_one_run(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    assert (
+        cli.run(["bench", "--steps", "2", "--sets", "2", "--batch-size", "8", "--json", str(out)])
+        == 0
+    )
+    result = json.loads(out.read_text())
+    ratios = {row["name"]: row["ratio"] for row in result["rows"]}
+    assert ratios["cross entropy"] == 1
+    assert ratios["mlnt plain"] > 1

@@ -1,0 +1,86 @@
+"""The moving average and its target."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from mlnt.meta.features import logits_and_features, penultimate
+from mlnt.meta.teacher import ema_, make_teacher, mixed_target, teacher_target
+
+
+def test_average_is_exact_to_the_last_bit_of_float32() -> None:
+    torch.manual_seed(0)
+    student = nn.Linear(40, 30)
+    teacher = make_teacher(student)
+    expected = teacher.weight.numpy().copy()
+    gamma = 0.99
+    for _ in range(50):
+        with torch.no_grad():
+            student.weight += 0.1 * torch.randn_like(student.weight)
+        # numpy rounds each product and the sum to float32
+        kept = np.float32(gamma) * expected
+        added = np.float32(1 - gamma) * student.weight.detach().numpy()
+        expected = kept + added
+        ema_(teacher, student, gamma)
+        assert np.array_equal(teacher.weight.numpy(), expected)
+
+
+def test_teacher_is_a_copy_without_gradient() -> None:
+    student = nn.Linear(2, 2)
+    teacher = make_teacher(student)
+    assert not any(p.requires_grad for p in teacher.parameters())
+    ema_(teacher, student, 1.0)
+    assert all(p.requires_grad for p in student.parameters())
+    assert teacher.weight.data_ptr() != student.weight.data_ptr()
+
+
+def test_tied_weights_stay_tied_and_are_averaged_once() -> None:
+    student = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    student[1].weight = student[0].weight
+    teacher = make_teacher(student)
+    before = teacher[0].weight.clone()
+    with torch.no_grad():
+        student[0].weight += 1
+    ema_(teacher, student, 0.5)
+    assert teacher[1].weight is teacher[0].weight
+    torch.testing.assert_close(teacher[0].weight, before + 0.5)
+
+
+def test_target_follows_batch_statistics_but_not_dropout() -> None:
+    torch.manual_seed(0)
+    teacher = make_teacher(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.9)))
+    inputs = torch.randn(8, 4)
+    first = teacher_target(teacher, inputs)
+    assert torch.equal(first, teacher_target(teacher, inputs))
+    assert teacher[1].num_batches_tracked == 2
+    batch_mean = teacher[0](inputs).mean(dim=0)
+    torch.testing.assert_close(teacher[1].running_mean, batch_mean * (0.1 + 0.9 * 0.1))
+    torch.testing.assert_close(first.sum(dim=1), torch.ones(8))
+
+
+def test_mixture_by_hand() -> None:
+    def constant(logits: list[float]) -> nn.Module:
+        layer = nn.Linear(1, 2)
+        with torch.no_grad():
+            layer.weight.zero_()
+            layer.bias.copy_(torch.tensor(logits).log())
+        return layer
+
+    teacher, mentor = constant([0.9, 0.1]), constant([0.3, 0.7])
+    inputs = torch.zeros(3, 1)
+    expected = torch.tensor([[0.25 * 0.9 + 0.75 * 0.3, 0.25 * 0.1 + 0.75 * 0.7]]).expand(3, 2)
+    torch.testing.assert_close(mixed_target(teacher, mentor, inputs, 0.25), expected)
+    torch.testing.assert_close(
+        mixed_target(teacher, None, inputs, 0.25), torch.tensor([[0.9, 0.1]]).expand(3, 2)
+    )
+
+
+def test_features_are_what_the_last_linear_layer_is_given() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, 2)).train()
+    inputs = torch.randn(4, 3)
+    features = penultimate(model, inputs)
+    torch.testing.assert_close(features, model[:2](inputs))
+    assert all(module.training for module in model.modules())
+    convolution = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten())
+    logits, features = logits_and_features(convolution, torch.randn(4, 1, 3, 3))
+    assert torch.equal(logits, features), "without a linear layer, the logits themselves"

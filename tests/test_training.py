@@ -1,0 +1,273 @@
+"""Schedules, filters, golden losses, and that it learns at all."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mlnt
+from mlnt.config import make_settings
+from mlnt.data.batches import Batch
+from mlnt.evaluation import accuracy, found_errors, memorised_noise
+from mlnt.iterations import filter_samples, otsu_threshold
+from mlnt.methods import MLNT, CrossEntropy, Rates
+from mlnt.models import SmallConv
+from mlnt.training import rates_at
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+class TestRates:
+    settings = make_settings("cifar10")
+
+    @pytest.mark.parametrize(
+        ("epoch", "iteration", "expected"),
+        [
+            (0, 1, Rates(lr=0.2, eta=0.0, gamma=0.99, lam=0.0)),
+            (10, 1, Rates(lr=0.2, eta=0.2, gamma=0.99, lam=0.5 * 10 / 120)),
+            (20, 1, Rates(lr=0.2, eta=0.4, gamma=0.999, lam=0.5 * 20 / 120)),
+            (79, 1, Rates(lr=0.2, eta=0.4, gamma=0.999, lam=0.5 * 79 / 120)),
+            (80, 1, Rates(lr=0.02, eta=0.4, gamma=0.999, lam=0.5 * 80 / 120)),
+            (10, 2, Rates(lr=0.2, eta=0.4, gamma=0.99, lam=0.5 * 10 / 120)),
+            (119, 3, Rates(lr=0.02, eta=0.4, gamma=0.999, lam=0.5 * 119 / 120)),
+        ],
+    )
+    def test_of_the_paper(self, epoch: int, iteration: int, expected: Rates) -> None:
+        got = rates_at(epoch / 120, self.settings, iteration)
+        for name, value in vars(expected).items():
+            assert getattr(got, name) == pytest.approx(value), name
+
+    def test_linear_fall_reaches_zero(self) -> None:
+        settings = make_settings(fall="linear", fall_at=0.5, lr=1.0, eta=2.0, warmup=0.0)
+        assert rates_at(0.4, settings, 1).lr == 1.0
+        assert rates_at(0.75, settings, 1).lr == pytest.approx(0.5)
+        assert rates_at(0.75, settings, 1).eta == pytest.approx(1.0)
+        assert rates_at(0.999, settings, 1).lr == pytest.approx(0.002)
+
+    def test_edges_of_the_shares(self) -> None:
+        settings = make_settings(fall="linear", fall_at=1.0, warmup=1.0)
+        assert rates_at(0.5, settings, 1).eta == pytest.approx(0.2)
+        assert rates_at(0.99, settings, 1).lr == pytest.approx(0.2)
+
+
+class TestFilter:
+    def test_threshold_between_two_groups(self) -> None:
+        values = torch.tensor([0.1] * 50 + [0.9] * 50)
+        assert otsu_threshold(values) == pytest.approx(0.5, abs=0.02)
+        assert otsu_threshold(torch.full((10,), 0.7)) == 0.0
+
+    def test_keeps_what_is_above_tau(self) -> None:
+        given = torch.tensor([0.9, 0.3, 0.31, 0.0])
+        probabilities_NC = torch.stack([given, 1 - given], dim=1)
+        kept = filter_samples(probabilities_NC, torch.zeros(4).long(), 0.3, 0.0)
+        assert kept.indices.tolist() == [0, 2], "at tau itself a sample leaves"
+        assert kept.tau == 0.3
+        assert kept.rescued == {}
+
+    def test_auto_never_drops_the_mentors_own_answer(self) -> None:
+        given = torch.cat([torch.full((60,), 0.55), torch.full((60,), 0.99)])
+        probabilities_NC = torch.stack([given, 1 - given], dim=1)
+        kept = filter_samples(probabilities_NC, torch.zeros(120).long(), "auto", 0.0)
+        assert otsu_threshold(given) > 0.55
+        assert len(kept.indices) == 120
+
+    def test_a_class_that_would_vanish_keeps_its_most_probable_samples(self) -> None:
+        labels_N = torch.tensor([0] * 10 + [1] * 40)
+        given = torch.cat([torch.full((10,), 0.9), torch.linspace(0.0, 0.2, 40)])
+        probabilities_NC = torch.zeros(50, 2)
+        probabilities_NC[torch.arange(50), labels_N] = given
+        kept = filter_samples(probabilities_NC, labels_N, 0.5, 0.05)
+        assert kept.indices.tolist() == [*range(10), 48, 49]
+        assert kept.rescued == {1: 2}
+
+
+class TestEvaluation:
+    probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+
+    def test_by_hand(self) -> None:
+        given, truth = torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 0, 1])
+        assert accuracy(self.probabilities, given).item() == 75.0
+        # Samples 1 and 2 are wrong; the model says 1 for the first of them, as its label does.
+        assert memorised_noise(self.probabilities, given, truth) == 50.0
+
+    def test_found_errors(self) -> None:
+        wrong = torch.tensor([True, True, False, False])
+        assert found_errors(torch.tensor([4.0, 3, 2, 1]), wrong) == {"auroc": 1.0, "ap": 1.0}
+        assert found_errors(torch.tensor([1.0, 2, 3, 4]), wrong)["auroc"] == 0.0
+        assert found_errors(torch.ones(4), torch.ones(4).bool()) == {"auroc": None, "ap": None}
+
+
+def ten_steps(name: str) -> list[dict[str, Tensor]]:
+    """Ten steps on the digits in float64, everything seeded."""
+    data = mlnt.open_dataset("digits").train
+    torch.manual_seed(0)
+    model = SmallConv(1, 10, width=4).double()
+    settings = make_settings("digits", sets=3)
+    generator = torch.Generator().manual_seed(0)
+    inputs = data.inputs[:320].double()
+    if name == "cross_entropy":
+        method = CrossEntropy(model, settings)
+    else:
+        method = MLNT(model, settings, inputs.flatten(1), generator=generator)
+    rates = Rates(lr=0.1, eta=0.4, gamma=0.9, lam=0.5)
+    losses = []
+    for start in range(0, 320, 32):
+        indices = torch.arange(start, start + 32)
+        batch = Batch(indices, inputs[indices], data.labels[indices])
+        losses.append(method.step(batch, batch, rates))
+    return losses
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "mlnt"])
+def test_golden_losses_of_ten_steps(name: str) -> None:
+    """Compared before and after any refactoring. After a deliberate change, delete the file."""
+    rows = [
+        " ".join(f"{key}={float(value):.12f}" for key, value in row.items())
+        for row in ten_steps(name)
+    ]
+    file = GOLDEN / f"{name}.txt"
+    if not file.exists():
+        file.write_text("\n".join(rows) + "\n")
+        pytest.fail(f"wrote {file}; look at it and run again")
+    expected = file.read_text().splitlines()
+    assert len(expected) == 10
+    for step, (row, golden) in enumerate(zip(rows, expected, strict=True), start=1):
+        for mine, theirs in zip(row.split(), golden.split(), strict=True):
+            key, value = theirs.split("=")
+            assert mine.split("=")[0] == key
+            assert float(mine.split("=")[1]) == pytest.approx(float(value), rel=1e-7), (step, key)
+
+
+def quick(**changes: object) -> dict:
+    usual = {"epochs": 3, "sets": 2, "iterations": 2, "lr": 0.1, "seed": 3}
+    return {**usual, **changes}
+
+
+def blobs(count: int = 240) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 3
+    centres = torch.tensor([[3.0, 0], [0, 3], [-3, -3]])
+    return centres[labels] + torch.randn(count, 2, generator=generator), labels
+
+
+def test_learns_a_table_and_finds_the_wrong_labels() -> None:
+    rows, truth = blobs(600)
+    noisy = mlnt.symmetric_noise(truth, 0.4, 3, torch.Generator().manual_seed(1))
+    test = blobs(90)
+    training = mlnt.train(
+        (rows, noisy), true_labels=truth, test_data=test, **quick(epochs=12, batch_size=64)
+    )
+    assert training.summary["chosen"]["best"] > 93
+    assert training.summary["found_errors"]["auroc"] > 0.95
+    assert training.summary["noise"]["wrong_in_train"] == pytest.approx(27, abs=6)
+    assert training.predict_probabilities(test[0].numpy()).shape == (90, 3)
+    first = training.label_issues.indices[:50]
+    assert (noisy[first] != truth[first]).double().mean() > 0.9
+
+
+def test_same_seed_same_result_other_seed_another() -> None:
+    before = torch.get_rng_state()
+    first, second, other = (
+        mlnt.train(blobs(), **quick(seed=seed, batch_size=32)) for seed in (3, 3, 4)
+    )
+    strip = [
+        {k: v for k, v in row.items() if k not in ("step_ms", "seconds")} for row in first.history
+    ]
+    again = [
+        {k: v for k, v in row.items() if k not in ("step_ms", "seconds")} for row in second.history
+    ]
+    assert strip == again
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    assert first.history[0]["class_loss"] != other.history[0]["class_loss"]
+    assert torch.equal(torch.get_rng_state(), before), "the process-wide generator is left alone"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"update": "summed"}, {"order": 2}, {"consistency": "mse"}, {"method": "cross_entropy"},
+     {"precision": "float64"}, {"tau": 0.3, "lam": 0.2}, {"fall": "step"}],
+)  # fmt: skip
+def test_every_option_trains(changes: dict) -> None:
+    training = mlnt.train(blobs(), **quick(batch_size=32, **changes))
+    stages = {(row["method"], row["iteration"]) for row in training.summary["models"]}
+    expected = {("cross_entropy", 0), ("mlnt", 1), ("mlnt", 2)}
+    assert stages == ({("cross_entropy", 0)} if "method" in changes else expected)
+    assert all(math.isfinite(row["class_loss"]) for row in training.history)
+    assert training.summary["chosen"]["best"] is None, "no test data, no test figure"
+
+
+def test_the_class_loss_sees_only_what_the_mentor_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, set[int]] = {"all": set(), "class": set()}
+    original = MLNT.step
+
+    def spy(self: MLNT, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
+        if self.tolerance.mentor is None:
+            assert class_batch is batch
+        else:
+            seen["all"].update(batch.indices.tolist())
+            seen["class"].update(class_batch.indices.tolist())
+        return original(self, batch, class_batch, rates)
+
+    monkeypatch.setattr(MLNT, "step", spy)
+    rows, truth = blobs()
+    noisy = mlnt.symmetric_noise(truth, 0.5, 3, torch.Generator().manual_seed(1))
+    training = mlnt.train((rows, noisy), **quick(batch_size=32, epochs=6))
+    kept = training.summary["filters"][0]["kept"]
+    assert len(seen["class"]) == kept < training.summary["filters"][0]["of"]
+    assert len(seen["all"]) > kept
+
+
+def test_own_network() -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
+
+    training = mlnt.train(blobs(), model=network, **quick(batch_size=32))
+    assert isinstance(training.model[1], nn.LayerNorm)
+    start = network()
+    weights = start[0].weight.clone()
+    training = mlnt.train(blobs(), model=start, **quick(batch_size=32))
+    assert torch.equal(start[0].weight, weights), "the network given is copied, not trained"
+    with pytest.raises(mlnt.InputError, match=r"must give \[B, 3\] logits for 3 classes, got"):
+        mlnt.train(blobs(), model=nn.Linear(2, 5), **quick(batch_size=32))
+
+
+def test_text_trains_and_predicts() -> None:
+    texts = ["the cat sat", "a dog ran", "cat cat mat", "dog dog far"] * 20
+    training = mlnt.train((texts, ["cat", "dog"] * 40), **quick(batch_size=16, epochs=8))
+    probabilities = training.predict_probabilities(["cat mat", "the dog"])
+    assert probabilities.argmax(dim=1).tolist() == [0, 1]
+
+
+def test_fewer_samples_than_a_batch() -> None:
+    with pytest.raises(mlnt.InputError, match="18 training samples are fewer than a batch of 128"):
+        mlnt.train(blobs(21), epochs=1)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_facts(tmp_path: Path) -> None:
+    """The second epoch diverges; the first one's checkpoint is named and readable."""
+
+    class Fragile(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.calls += 1
+            scale = torch.where(self.calls > 9, float("inf"), 1.0)
+            return self.head(x) * scale
+
+    with pytest.raises(mlnt.TrainingError) as caught:
+        mlnt.train(blobs(), model=Fragile, out=tmp_path / "run", **quick(batch_size=32))
+    message = str(caught.value)
+    assert "class_loss became nan in step 10 (epoch 2) of cross_entropy" in message
+    assert "lr=0.1, eta=0.2, alpha=0.2" in message
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    assert f"last good checkpoint: {checkpoint} (epoch 1 of cross_entropy)" in message
+    from safetensors.torch import load_file
+
+    assert torch.isfinite(load_file(checkpoint)["student/head.weight"]).all()
