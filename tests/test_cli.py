@@ -53,14 +53,16 @@ def test_label_issues_are_ranked_and_point_into_the_data(run_folder: Path) -> No
     with (run_folder / "label_issues.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     config = json.loads((run_folder / "config.json").read_text())
-    assert len(rows) == config["data"]["samples"]["train"]
+    samples = config["data"]["samples"]
+    assert len(rows) == samples["train"] + samples["validation"], "held-out labels are judged too"
     scores = [float(row["score"]) for row in rows]
     assert scores == sorted(scores, reverse=True)
     truth = mlnt.open_dataset("digits").train.labels
     top = rows[:100]
     right = [str(int(truth[int(row["index"])])) == row["suggested"] for row in top]
     assert sum(right) > 70
-    assert {row["kept"] for row in rows} == {"yes", "no"}
+    assert {row["kept"] for row in rows} == {"yes", "no", ""}
+    assert sum(row["kept"] == "" for row in rows) == samples["validation"]
 
 
 def test_predict_writes_classes_and_probabilities(
@@ -164,7 +166,7 @@ def test_a_mistake_is_one_line_and_status_2(
     assert message.lower() in said.err.lower()
     assert said.err.count("\n") == 1
     assert said.err.startswith("mlnt: ")
-    assert not list(tmp_path.rglob("*.json")), "nothing is written"
+    assert not list(tmp_path.iterdir()), "nothing is written"
 
 
 def test_an_existing_run_is_never_written_over(
@@ -216,7 +218,8 @@ def test_reproduce_goes_on_where_it_stopped(
     assert calls == [0, 1]
     assert [row.iteration for row in table.rows] == [0, 1, 1]
     assert len(table.rows[0].best.values) == 2
-    assert (tmp_path / "table.md").read_text().count("\n") == 7
+    assert (tmp_path / "table.md").read_text().count("\n") == 9
+    assert (tmp_path / "seed-1-interrupted-001").is_dir()
     header = (tmp_path / "table.csv").read_text().splitlines()[0]
     assert header.startswith("method,model,iteration,noise,n,")
 

@@ -99,9 +99,9 @@ class TestTables:
             ("a,label\n1,x\n2,x\n", r"one class only \('x'\)"),
             ("a,label\n1,x\n,y\n", "1 of 2 samples hold NaN or infinite values .first: row 1, 'a'"),
             ("a,label\n1,x\ninf,y\n", "NaN or infinite"),
-            ("a,label\n1,x\n2,\n", "line 3 has no label"),
-            ("a,label\n1,x\n2\n", "row 3 has 1 cells, the header has 2"),
-            ("a,b,label\n1,red,x\n2,4,y\n", "column 'b' is not numeric .line 2: 'red'"),
+            ("a,label\n1,x\n2,\n", "row 2 has no label"),
+            ("a,label\n1,x\n2\n", "row 2 has 1 cells, the header has 2"),
+            ("a,b,label\n1,red,x\n2,4,y\n", "column 'b' is not numeric .row 1: 'red'"),
             ("a,b,label\nq,red,x\nw,4e,y\n", "several columns of words .a, b."),
             ("label\nx\ny\n", "nothing to learn from"),
             ("a,b\n1,2\n3,4\n", "has no labels"),
@@ -208,6 +208,7 @@ def test_cifar10_binary_files(tmp_path: Path) -> None:
     assert data.name == "cifar10"
     assert len(data.train) == 50_000
     assert data.train.labels[:3].tolist() == first[:3, 0].tolist()
+    assert data.test.labels[:3].tolist() == first[:3, 0].tolist()
     red = (first[0, 1] - data.encoder.mean[0]) / data.encoder.std[0]
     assert data.train.inputs[0, 0, 0, 0].item() == pytest.approx(red, abs=1e-5)
     (tmp_path / "data_batch_3.bin").write_bytes(b"short")

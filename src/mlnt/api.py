@@ -3,7 +3,6 @@
 data -> validation held out -> noise (experiments only) -> iterations -> run folder
 """
 
-import copy
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,10 +23,11 @@ from mlnt.data.sources import (
     open_dataset,
 )
 from mlnt.device import pick_device
-from mlnt.errors import TrainingError
+from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import predict_probabilities
 from mlnt.iterations import Result, run_iterations, summarise
 from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
+from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output
 from mlnt.report import write_report
 from mlnt.runs import CHECKPOINT, CONFIG, LABEL_ISSUES, SUMMARY, RunFolder
@@ -73,7 +73,7 @@ def train(
 
     data     what `open_dataset` takes, or what it gave; the options up to `text_column` are its
     out      run folder to write; None writes nothing
-    preset   digits, cifar10, image, table or text; chosen by the data if not given
+    preset   a name in `mlnt.config.PRESETS`; chosen by the data if not given
     model    a name, a network (each stage starts from a copy of it), or a function that makes one
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
@@ -88,15 +88,20 @@ def train(
         "text_column": text_column,
     }
     if isinstance(data, Dataset):
+        given = [name for name, value in options.items() if value is not None]
+        if given:
+            raise InputError(
+                f"the data set is open already; give {', '.join(given)} to open_dataset"
+            )
         dataset = data
     else:
-        # Settings are checked first: a misspelt one should not cost the reading of the data.
+        # A misspelt setting should not cost the reading of the data.
         make_settings(preset or "cifar10", **settings)
         dataset = open_dataset(data, **options)
     chosen = make_settings(preset or preset_for(dataset), **settings)
     prepared, noise = prepare(dataset, chosen)
     device = pick_device(chosen.device)
-    run = None if out is None else RunFolder.create(out)
+    run = None if out is None else RunFolder.reserve(out)
     own_model = None if model is None or isinstance(model, str) else model
 
     seeds = Seeds.of(chosen.seed)
@@ -120,18 +125,21 @@ def train(
         torch.manual_seed(seeds.weights)
         check_output(new_model(), train_split.inputs[:2], len(prepared.classes))
         if run is not None:
+            run.create()
             run.write_json(CONFIG, _config(prepared, chosen, noise, own_model))
+        for watcher in watchers:
+            watcher.run_begins(prepared, chosen)
         try:
             result = run_iterations(trainer, new_model, prepared.classes)
         except TrainingError as error:
             raise TrainingError(f"{error}{_last_good(run)}") from None
         summary = {**summarise(result, trainer), "noise": noise}
-    issues = find_label_issues(
-        train_split.labels.cpu(), result.probabilities.cpu(), prepared.train_indices
-    )
+    judged = _judge_all_labels(result, prepared)
+    issues = find_label_issues(judged.labels, judged.probabilities)
+    summary["labels"] = len(issues.score)
     summary["labels_flagged"] = int(issues.flagged.sum())
     if run is not None:
-        _write_result(run, result, summary, issues, prepared)
+        _write_result(run, result, summary, issues, judged, prepared.classes)
     return Training(
         model=result.model,
         encoder=prepared.encoder,
@@ -154,6 +162,9 @@ class Recorder:
     def __init__(self, run: RunFolder) -> None:
         self.run = run
 
+    def run_begins(self, dataset: Dataset, settings: Settings) -> None:
+        pass
+
     def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
         pass
 
@@ -173,7 +184,10 @@ def _new_model(
 ) -> nn.Module:
     if own is None:
         return build_model(settings.model, dataset.encoder, len(dataset.classes))
-    return copy.deepcopy(own) if isinstance(own, nn.Module) else own()
+    model = copy_model(own) if isinstance(own, nn.Module) else own()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be an nn.Module, got {type(model).__name__}")
+    return model
 
 
 def _on_device(split: Split | None, device: torch.device, dtype: torch.dtype) -> Split | None:
@@ -200,6 +214,8 @@ def _config(
         "own_model": _name_of_model(own_model),
         "data": {
             "name": dataset.name,
+            "label_column": dataset.label_column,
+            "text_column": dataset.text_column,
             "classes": list(dataset.classes),
             "samples": {
                 name: len(split)
@@ -219,20 +235,53 @@ def _name_of_model(own_model: Any) -> str:
     return getattr(own_model, "__name__", type(own_model).__name__)
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """All labels the data came with, held-out ones too, in the order they came."""
+
+    labels: Tensor  # [N]
+    probabilities: Tensor  # [N, C], what the best model says
+    kept: list[bool | None]  # by the last mentor; None where none was asked
+    texts: list[str] | None
+
+
+def _judge_all_labels(result: Result, dataset: Dataset) -> _Judged:
+    train, held_out = dataset.train, dataset.validation
+    kept: list[bool | None] = [None] * len(train)
+    if result.kept is not None:
+        kept = [False] * len(train)
+        for index in result.kept.indices.tolist():
+            kept[index] = True
+    if dataset.train_indices is None or dataset.held_out_indices is None or held_out is None:
+        texts = None if train.texts is None else list(train.texts)
+        return _Judged(train.labels, result.probabilities.cpu(), kept, texts)
+    # Nobody trained on the held-out labels, so the model's opinion of them is worth as much.
+    order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
+    parts = (result.probabilities, predict_probabilities(result.model, held_out.inputs))
+    everything = [*kept, *[None] * len(held_out)]
+    all_texts = [*(train.texts or ()), *(held_out.texts or ())]
+    return _Judged(
+        labels=torch.cat([train.labels, held_out.labels])[order],
+        probabilities=torch.cat(parts).cpu()[order],
+        kept=[everything[i] for i in order.tolist()],
+        texts=[all_texts[i] for i in order.tolist()] if all_texts else None,
+    )
+
+
 def _write_result(
     run: RunFolder,
     result: Result,
     summary: dict[str, Any],
     issues: LabelIssues,
-    dataset: Dataset,
+    judged: _Judged,
+    classes: Sequence[str],
 ) -> None:
     run.save_state("best", result.model.state_dict())
     for name, model in result.stages[-1].models.items():
         run.save_state(name, model.state_dict())
-    kept = None if result.kept is None else result.kept.indices.cpu()
     run.write(
         LABEL_ISSUES,
-        lambda path: write_label_issues(path, issues, dataset.classes, kept, dataset.train.texts),
+        lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts),
     )
     run.write_json(SUMMARY, summary)
     write_report(run)

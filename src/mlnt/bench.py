@@ -70,14 +70,21 @@ def run_bench(device: str, sets: int, batch_size: int, model: str, steps: int) -
     def step_of(name: str) -> Callable[[], object]:
         network = build_model(model, encoder, CLASSES).to(place)
         order = 2 if name.endswith("second order") else 1
-        settings = make_settings(sets=sets, order=order)
+        engine = "folded" if "folded" in name else "plain"
+        settings = make_settings(sets=sets, order=order, engine=engine)
         if name == "cross entropy":
             plain = CrossEntropy(network, settings)
             return lambda: plain.step(batch, batch, rates)
         method = MLNT(network, settings, features, generator=generator)
         return lambda: method.step(batch, batch, rates)
 
-    names = ("cross entropy", "mlnt plain", "mlnt plain, second order")
+    names = (
+        "cross entropy",
+        "mlnt plain",
+        "mlnt folded",
+        "mlnt plain, second order",
+        "mlnt folded, second order",
+    )
     timed = _interleaved({name: step_of(name) for name in names}, steps, place)
     base = timed["cross entropy"]
     rows = tuple(BenchRow(name, ms, ms / base) for name, ms in timed.items())

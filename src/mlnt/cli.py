@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from mlnt import api, bench, prediction, reproduce
-from mlnt.config import PRESETS, fields_by_name, kinds_of, make_settings
+from mlnt.config import PRESETS, fields_by_name, kinds_of
 from mlnt.errors import InputError, TrainingError
-from mlnt.label_issues import read_label_issues
+from mlnt.label_issues import harmless, read_label_issues
 from mlnt.report import write_report
-from mlnt.runs import LABEL_ISSUES, REPORT, RunFolder
+from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, RunFolder
 from mlnt.terminal import TerminalProgress, result_table
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-console = Console()
+console = Console(markup=False, highlight=False)  # what it prints may come from the data
 # Typer's base class of all mistakes on the command line, under the name each version has for it.
 CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -92,7 +92,6 @@ def train(
     \\[brackets]; presets change some of them for small data.
     """
     given = {name: value for name, value in settings.items() if value is not None}
-    make_settings(**given)  # a mistake should not cost the reading of the data
     folder = out or RunFolder.next_free(Path("runs"), Path(data).stem)
     with TerminalProgress(console) as progress:
         training = api.train(
@@ -116,11 +115,11 @@ def train(
             f"wrong labels found: AUROC {found['auroc']:.3f}, AP {found['ap']:.3f}", soft_wrap=True
         )
     console.print(
-        f"{summary['labels_flagged']} of {len(training.label_issues.score)} training labels look "
+        f"{summary['labels_flagged']} of {summary['labels']} labels look "
         f"wrong; {summary['seconds']:.0f} s in all",
         soft_wrap=True,
     )
-    console.print(f"run folder: {folder}  (look at {folder / REPORT})", soft_wrap=True)
+    console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)
 
 
 @app.command()
@@ -142,7 +141,7 @@ def predict(
     for index, (name, row) in enumerate(
         zip(result.predicted, result.probabilities.tolist(), strict=True)
     ):
-        writer.writerow([index, name, *(f"{value:.6f}" for value in row)])
+        writer.writerow([index, harmless(name), *(f"{value:.6f}" for value in row)])
     if out is not None:
         target.close()
         console.print(f"{len(result.predicted)} predictions in {out}", soft_wrap=True)
@@ -159,15 +158,13 @@ def issues(
 ) -> None:
     """Show the most suspicious labels of RUN, worst first."""
     folder = RunFolder.open(run)
-    if not folder.file(LABEL_ISSUES).is_file():
-        raise InputError(f"{run} has no {LABEL_ISSUES}; the run has not finished")
     rows = read_label_issues(folder.file(LABEL_ISSUES), top)
     columns = [key for key in rows[0] if key != "sample" or any(row["sample"] for row in rows)]
     table = Table(title=f"most suspicious labels of {run}")
     for column in columns:
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(typer_safe(row[column]) for column in columns))
+        table.add_row(*(row[column] for column in columns))
     console.print(table)
 
 
@@ -209,12 +206,8 @@ def bench_command(
     result = bench.run_bench(device, sets, batch_size, model, steps)
     console.print(result.to_rich())
     if json is not None:
-        json.write_text(result.to_json(), encoding="utf-8")
-
-
-def typer_safe(text: str) -> str:
-    """Text from the data, with rich's markup switched off."""
-    return text.replace("[", "\\[")
+        with _new_file(json) as file:
+            file.write(result.to_json())
 
 
 def _new_file(path: Path) -> Any:
@@ -242,13 +235,16 @@ def run(arguments: list[str]) -> int:
     except InputError as error:
         errors.print(f"mlnt: {error}", markup=False, soft_wrap=True)
         return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            sys.stderr.close()  # the reader of our output left: nothing to say to it
+            return 0
+        errors.print(f"mlnt: {error}", markup=False, soft_wrap=True)
+        return 2
     except TrainingError as error:
         errors.print(f"mlnt: training stopped: {error}", markup=False, soft_wrap=True)
         return 1
     except (KeyboardInterrupt, typer.Abort):
         errors.print("mlnt: stopped")
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left: nothing to say to it
-        return 0
     return status if isinstance(status, int) else 0

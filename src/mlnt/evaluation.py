@@ -12,9 +12,10 @@ EVALUATION_BATCH = 1024
 def predict_probabilities(model: nn.Module, inputs_N: Tensor) -> Tensor:
     """Class probabilities [N, C] in eval mode."""
     model.eval()
-    device = next(model.parameters()).device
-    parts = [model(part.to(device)).softmax(dim=1) for part in inputs_N.split(EVALUATION_BATCH)]
-    return torch.cat(parts)
+    weight = next(model.parameters())
+    dtype = weight.dtype if inputs_N.is_floating_point() else inputs_N.dtype
+    parts = inputs_N.split(EVALUATION_BATCH)
+    return torch.cat([model(x.to(weight.device, dtype)).softmax(dim=1) for x in parts])
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@
 Axes: N samples, C classes, D features.
 """
 
-import copy
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +21,8 @@ from mlnt.evaluation import (
     memorised_noise,
     predict_probabilities,
 )
+from mlnt.label_issues import suspicion
+from mlnt.meta.teacher import copy_model
 from mlnt.methods import MLNT, CrossEntropy
 from mlnt.training import Stage, StageResult, Trainer
 
@@ -31,7 +33,9 @@ class Kept:
 
     indices: Tensor  # LongTensor, into the training set
     tau: float
-    rescued: dict[int, int] = field(default_factory=dict)  # class: samples kept in spite of τ
+    rescued: dict[int, int] = field(
+        default_factory=dict
+    )  # class: how many of it stay in spite of τ
 
 
 @dataclass
@@ -39,7 +43,7 @@ class Result:
     """All that a training produced."""
 
     stages: list[StageResult]
-    chosen: StageResult  # of all iterations the one that did best by validation
+    chosen: StageResult  # the iteration that the deployed model comes from
     model: nn.Module  # its best model
     probabilities: Tensor  # [N, C], what that model says of the training samples
     kept: Kept | None  # what the last filter left
@@ -87,7 +91,7 @@ def filter_samples(
         wanted = max(1, round(keep_per_class * len(members)))
         if int(kept_N[members].sum()) < wanted:
             top = members[given_N[members].argsort(descending=True)[:wanted]]
-            rescued[number] = wanted - int(kept_N[members].sum())
+            rescued[number] = wanted
             kept_N[top] = True
     return Kept(kept_N.nonzero().squeeze(1), threshold, rescued)
 
@@ -118,9 +122,8 @@ def run_iterations(
                 filters.append(describe_filter(kept, trainer, classes, iteration))
                 for watcher in trainer.watchers:
                     watcher.filtered(filters[-1])
-    candidates = [stage for stage in stages if stage.stage.method == settings.method]
-    # Of equals the later: it was led by a mentor.
-    chosen = max(reversed(candidates), key=lambda stage: stage.best.validation)
+    own_stages = [stage for stage in stages if stage.stage.method == settings.method]
+    chosen = choose_stage(own_stages, len(trainer.validation))
     model = best_model(chosen)
     return Result(
         stages=stages,
@@ -133,9 +136,22 @@ def run_iterations(
     )
 
 
+def choose_stage(stages: Sequence[StageResult], validation_samples: int) -> StageResult:
+    """The last iteration, unless an earlier one validates better by more than a standard error.
+
+    Every iteration had the better mentor; a small or noisy validation set cannot tell close ones
+    apart, but it can tell when an iteration went wrong.
+    """
+    best = max(stages, key=lambda stage: stage.best.validation)
+    share = best.best.validation / 100
+    error = 100 * math.sqrt(share * (1 - share) / validation_samples)
+    last = stages[-1]
+    return last if last.best.validation >= best.best.validation - error else best
+
+
 def best_model(result: StageResult) -> nn.Module:
     """The student or teacher with the weights of its best epoch, whichever validates better."""
-    model = copy.deepcopy(result.models[result.best_name])
+    model = copy_model(result.models[result.best_name])
     model.load_state_dict(result.best.state)
     return model.eval()
 
@@ -192,9 +208,10 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
         "seconds": result.seconds,
     }
     if train.true_labels is not None:
-        given_N = result.probabilities.gather(1, train.labels[:, None]).squeeze(1)
         wrong_N = train.labels != train.true_labels
-        summary["found_errors"] = found_errors(-given_N, wrong_N)
+        summary["found_errors"] = found_errors(
+            suspicion(train.labels, result.probabilities), wrong_N
+        )
         if wrong_N.any():
             summary["memorised_noise"] = {
                 f"{stage.stage.name} {name}": memorised_noise(

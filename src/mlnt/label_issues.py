@@ -23,9 +23,9 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class LabelIssues:
-    """One entry per training sample, most suspicious first."""
+    """One entry per sample, most suspicious first."""
 
-    indices: Tensor  # [N] into the data as it came
+    positions: Tensor  # [N] into the labels as they were given
     given: Tensor  # [N] class numbers
     suggested: Tensor  # [N] the most probable class
     given_probability: Tensor  # [N]
@@ -34,44 +34,45 @@ class LabelIssues:
     flagged: Tensor  # [N] bool: another class is more probable than the given one
 
 
-def find_label_issues(
-    labels: Tensor | np.ndarray | Sequence[int],
-    probabilities: Tensor | np.ndarray,
-    indices: Tensor | None = None,
-) -> LabelIssues:
-    """Rank labels by how suspicious a model's probabilities [N, C] make them.
+def suspicion(labels_N: Tensor, probabilities_NC: Tensor) -> Tensor:
+    """(1 + p(most probable other class) − p(given class)) / 2, in [0, 1]; above 1/2: flagged."""
+    given_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
+    others_NC = probabilities_NC.scatter(1, labels_N[:, None], -1.0)
+    return (1 + others_NC.amax(dim=1) - given_N) / 2
 
-    score = (1 + p(suggested) − p(given)) / 2, where the suggested class is the most probable:
-    1/2 where the model agrees with the label, 1 where it is sure of another class. Among samples
-    it agrees with, the least sure come first.
+
+def find_label_issues(
+    labels: Tensor | np.ndarray | Sequence[int], probabilities: Tensor | np.ndarray
+) -> LabelIssues:
+    """Rank labels [N] by how suspicious a model's probabilities [N, C] make them.
+
+    See `suspicion` for the score. The suggestion is the most probable class.
     """
-    probabilities_NC = torch.as_tensor(np.asarray(probabilities, dtype=np.float64))
-    labels_N = torch.as_tensor(np.asarray(labels)).long()
+    labels_N, probabilities_NC = _as_tensor(labels), _as_tensor(probabilities).double()
     if probabilities_NC.ndim != 2 or labels_N.shape != probabilities_NC.shape[:1]:
         raise InputError(
             f"need labels [N] and probabilities [N, C], got {tuple(labels_N.shape)} and "
             f"{tuple(probabilities_NC.shape)}"
         )
     classes = probabilities_NC.shape[1]
+    if labels_N.is_floating_point() or classes < 2:
+        raise InputError(f"labels must be class numbers of 2 or more classes, got {labels_N.dtype}")
+    labels_N = labels_N.long()
     if len(labels_N) and not 0 <= int(labels_N.min()) <= int(labels_N.max()) < classes:
         raise InputError(f"labels must lie in [0, {classes - 1}], as probabilities have columns")
-    if not torch.isfinite(probabilities_NC).all():
-        raise InputError("probabilities must be finite")
-    given_probability = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
+    if not ((probabilities_NC >= 0) & (probabilities_NC <= 1)).all():
+        raise InputError("probabilities must lie in [0, 1]")
+    score = suspicion(labels_N, probabilities_NC)
+    order = torch.argsort(score, descending=True, stable=True)
     suggested_probability, suggested = probabilities_NC.max(dim=1)
-    score = (1 + suggested_probability - given_probability) / 2
-    agrees = suggested_probability == given_probability
-    # The margin is zero wherever the model agrees; there its doubt decides.
-    order = torch.argsort(score - agrees * suggested_probability, descending=True, stable=True)
-    where = torch.arange(len(labels_N)) if indices is None else indices.cpu()
     return LabelIssues(
-        indices=where[order],
+        positions=order,
         given=labels_N[order],
-        suggested=torch.where(agrees, labels_N, suggested)[order],
-        given_probability=given_probability[order],
+        suggested=suggested[order],
+        given_probability=probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)[order],
         suggested_probability=suggested_probability[order],
         score=score[order],
-        flagged=~agrees[order],
+        flagged=score[order] > 0.5,
     )
 
 
@@ -79,45 +80,49 @@ def write_label_issues(
     path: Path,
     issues: LabelIssues,
     classes: Sequence[str],
-    kept: Tensor | None,
+    kept: Sequence[bool | None],
     texts: Sequence[str] | None,
 ) -> None:
-    """label_issues.csv: every training sample. `kept` and `texts` are by training order."""
-    positions = _positions(issues.indices)
-    kept_set = None if kept is None else set(kept.tolist())
+    """label_issues.csv. `kept` (None where no mentor was asked) and `texts` are by position."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for row, position in enumerate(positions):
+        for row, position in enumerate(issues.positions.tolist()):
             writer.writerow(
                 [
-                    int(issues.indices[row]),
-                    _harmless(texts[position]) if texts is not None else "",
-                    _harmless(classes[int(issues.given[row])]),
-                    _harmless(classes[int(issues.suggested[row])]),
+                    position,
+                    harmless(texts[position]) if texts is not None else "",
+                    harmless(classes[int(issues.given[row])]),
+                    harmless(classes[int(issues.suggested[row])]),
                     f"{float(issues.given_probability[row]):.6f}",
                     f"{float(issues.suggested_probability[row]):.6f}",
                     f"{float(issues.score[row]):.6f}",
-                    "" if kept_set is None else ("yes" if position in kept_set else "no"),
+                    {True: "yes", False: "no", None: ""}[kept[position]],
                 ]
             )
 
 
 def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    """The rows of label_issues.csv."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise InputError(f"no {path}; the run has not finished") from None
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    if not rows or any(tuple(row) != COLUMNS or None in row.values() for row in rows):
+        raise InputError(f"{path} is damaged: it must hold the columns {', '.join(COLUMNS)}")
     return rows if top is None else rows[:top]
 
 
-def _positions(indices: Tensor) -> list[int]:
-    """Where each sample stands in the training set: its rank among the indices."""
-    order = torch.argsort(indices)
-    positions = torch.empty_like(order)
-    positions[order] = torch.arange(len(order))
-    return positions.tolist()
+def _as_tensor(values: Any) -> Tensor:
+    return (
+        values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    )
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """A spreadsheet must not take a text from the data for a formula; a number is none."""
     if text[:1] not in ("=", "+", "-", "@", "\t", "\r"):
         return text

@@ -120,12 +120,16 @@ _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
     "mlp": ("table", lambda encoder, classes: MLP(encoder.shape[0], classes)),
     "gru": ("text", lambda encoder, classes: _gru(encoder, classes)),
 }
-_USUAL = {"image": "small_conv", "table": "mlp", "text": "gru"}
+
+
+def usual_model(kind: str) -> str:
+    """The name of the small network for a kind of data."""
+    return {"image": "small_conv", "table": "mlp", "text": "gru"}[kind]
 
 
 def build_model(name: str, encoder: Encoder, classes: int) -> nn.Module:
     """A new network for data of this encoding. `auto` picks a small one that fits the data."""
-    name = _USUAL[encoder.kind] if name == "auto" else name
+    name = usual_model(encoder.kind) if name == "auto" else name
     library, _, of_library = name.partition(":")
     if of_library:
         return _from_library(library, of_library, classes)
@@ -136,7 +140,7 @@ def build_model(name: str, encoder: Encoder, classes: int) -> nn.Module:
     if kind != encoder.kind:
         raise InputError(
             f"model {name!r} is for {kind} data, this data is {encoder.kind}; "
-            f"try --model {_USUAL[encoder.kind]}"
+            f"try --model {usual_model(encoder.kind)}"
         )
     return build(encoder, classes)
 
@@ -144,13 +148,22 @@ def build_model(name: str, encoder: Encoder, classes: int) -> nn.Module:
 @torch.no_grad()
 def check_output(model: nn.Module, inputs: Tensor, classes: int) -> None:
     """Raise InputError unless the model gives one logit per class."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError("the model has no parameter that could be trained")
     was_training = model.training
-    output = model.eval()(inputs)
+    try:
+        output = model.eval()(inputs)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"the model cannot take inputs of shape {list(inputs.shape)}: {reason}"
+        ) from None
     model.train(was_training)
-    if output.shape != (len(inputs), classes):
+    shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if shape != [len(inputs), classes]:
         raise InputError(
             f"the model must give [B, {classes}] logits for {classes} classes, got "
-            f"{list(output.shape)} for a batch of {len(inputs)}; change its last layer"
+            f"{shape} for a batch of {len(inputs)}; change its last layer"
         )
 
 

@@ -22,16 +22,19 @@ STYLES = {
 
 def write_report(run: RunFolder) -> None:
     """Make curves.png and report.html from what the run folder holds."""
-    figure = draw_curves(run.read_metrics())
-    run.write(CURVES, lambda path: figure.savefig(path, dpi=150))
-    run.write_text(REPORT, render_report(run))
+    with run.expect_intact():
+        picture = io.BytesIO()
+        draw_curves(run.read_metrics()).savefig(picture, format="png", dpi=150)
+        page = render_report(run, picture.getvalue())
+    run.write(CURVES, lambda path: path.write_bytes(picture.getvalue()))
+    run.write_text(REPORT, page)
 
 
 def draw_curves(rows: list[dict[str, Any]]) -> Figure:
     """Test (else validation) accuracy by epoch: a panel per iteration, cross entropy in each."""
     part = "test" if any("test" in row.get("student", {}) for row in rows) else "validation"
     iterations = sorted({row["iteration"] for row in rows if row["iteration"] > 0}) or [0]
-    figure = Figure(figsize=(3.2 * len(iterations) + 1.2, 3.4), layout="constrained")
+    figure = Figure(figsize=(3.2 * len(iterations) + 1.2, 3.6), layout="constrained")
     axes = figure.subplots(1, len(iterations), sharey=True, squeeze=False)[0]
     baseline = [row for row in rows if row["method"] == "cross_entropy"]
     for axis, iteration in zip(axes, iterations, strict=True):
@@ -44,7 +47,8 @@ def draw_curves(rows: list[dict[str, Any]]) -> Figure:
         axis.set_xlabel("epoch")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(f"{part} accuracy, %")
-    axes[-1].legend(loc="lower right", fontsize="small")
+    lines, names = axes[-1].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside upper center", ncols=len(names), frameon=False)
     return figure
 
 
@@ -56,28 +60,32 @@ def _draw(axis: Any, rows: list[dict[str, Any]], method: str, model: str, part: 
         axis.plot(*zip(*points, strict=True), label=label, **STYLES[name])
 
 
-def render_report(run: RunFolder) -> str:
+def render_report(run: RunFolder, curves_png: bytes) -> str:
     config, summary = run.read_json(CONFIG), run.read_json(SUMMARY)
     issues = read_label_issues(run.file(LABEL_ISSUES))
     flagged = summary["labels_flagged"]
-    picture = io.BytesIO()
-    draw_curves(run.read_metrics()).savefig(picture, format="png", dpi=150)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mlnt", "."),
         autoescape=True,  # names and texts come from the data
         trim_blocks=True,
         lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters["number"] = _number
-    return environment.get_template("report.html.jinja").render(
-        config=config,
-        summary=summary,
-        issues=issues[: min(flagged, SHOWN_ISSUES)],
-        flagged=flagged,
-        total=len(issues),
-        has_text=any(row["sample"] for row in issues[:SHOWN_ISSUES]),
-        curves=base64.b64encode(picture.getvalue()).decode("ascii"),
-    )
+    environment.filters["probability"] = lambda text: f"{float(text):.3f}"
+    template = environment.get_template("report.html.jinja")
+    try:
+        return template.render(
+            config=config,
+            summary=summary,
+            issues=issues[: min(flagged, SHOWN_ISSUES)],
+            flagged=flagged,
+            total=len(issues),
+            has_text=any(row["sample"] for row in issues[:SHOWN_ISSUES]),
+            curves=base64.b64encode(curves_png).decode("ascii"),
+        )
+    except jinja2.UndefinedError as error:
+        raise KeyError(str(error)) from None  # a figure the files should hold
 
 
 def _number(value: float | None) -> str:

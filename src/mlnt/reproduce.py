@@ -14,7 +14,12 @@ from rich.table import Table
 from mlnt import api
 from mlnt.errors import InputError, did_you_mean
 from mlnt.runs import SUMMARY, RunFolder
-from mlnt.training import Watcher
+from mlnt.training import Watcher, model_name
+
+LEGEND = (
+    "Test accuracy in %, mean ± standard error over n seeds. best: at the epoch chosen by "
+    "validation; last: after the last epoch; highest: the best epoch by hindsight."
+)
 
 
 @dataclass(frozen=True)
@@ -58,17 +63,23 @@ class ResultTable:
     title: str
     rows: tuple[Row, ...]
 
+    @property
+    def heading(self) -> str:
+        """The title and the noise that was really there."""
+        return f"{self.title} ({self.rows[0].wrong.mean:.1f} % of the training labels wrong)"
+
     def to_rich(self) -> Table:
-        table = Table(title=self.title)
+        table = Table(title=self.heading, caption=LEGEND)
         for heading in self._headings():
-            table.add_column(heading)
+            table.add_column(heading, no_wrap=True)
         for row in self.rows:
             table.add_row(*self._cells(row))
         return table
 
     def to_markdown(self) -> str:
-        lines = [self.title, "", _line(self._headings()), _line(["---"] * len(self._headings()))]
-        return "\n".join([*lines, *(_line(self._cells(row)) for row in self.rows)]) + "\n"
+        lines = [self.heading, "", _line(self._headings()), _line(["---"] * len(self._headings()))]
+        rows = [_line(self._cells(row)) for row in self.rows]
+        return "\n".join([*lines, *rows, "", LEGEND]) + "\n"
 
     def to_csv(self) -> str:
         file = io.StringIO()
@@ -88,14 +99,12 @@ class ResultTable:
 
     @staticmethod
     def _headings() -> list[str]:
-        return ["method", "noise", "n", "best by validation", "last epoch", "highest epoch"]
+        return ["model", "n", "best", "last", "highest"]
 
     @staticmethod
     def _cells(row: Row) -> list[str]:
-        iteration = f", iteration {row.iteration}" if row.iteration else ""
-        name = f"{row.method.replace('_', ' ')} {row.model}{iteration}"
-        wrong = f"{row.noise} ({row.wrong.mean:.1f} % wrong)"
-        return [name, wrong, str(len(row.best.values)), str(row.best), str(row.last), str(row.peak)]
+        name = model_name(row.method, row.model, row.iteration)
+        return [name, str(len(row.best.values)), str(row.best), str(row.last), str(row.peak)]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -191,10 +200,7 @@ def collect(summaries: Sequence[dict[str, Any]], noise: str) -> list[Row]:
 
 
 def _fresh(folder: Path) -> Path:
-    """The folder itself, or if an interrupted run lies there, the same with a number."""
-    return folder if not folder.exists() else _moved_aside(folder)
-
-
-def _moved_aside(folder: Path) -> Path:
-    folder.rename(RunFolder.next_free(folder.parent, f"{folder.name}-interrupted"))
+    """The folder, free: an interrupted run that lies there is moved aside."""
+    if folder.exists():
+        folder.rename(RunFolder.next_free(folder.parent, f"{folder.name}-interrupted"))
     return folder

@@ -9,11 +9,11 @@ label_issues.csv      every training label, most suspicious first
 curves.png, report.html  to look at
 """
 
+import contextlib
 import json
 import math
 import os
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,27 @@ class RunFolder:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: str | Path) -> "RunFolder":
-        """A new run folder; refuses a folder that holds a run already."""
+    def reserve(cls, path: str | Path) -> "RunFolder":
+        """A folder for a new run, not made yet; refuses one that holds anything already."""
         run = cls(path)
-        if run.file(CONFIG).exists():
-            raise InputError(f"{path} already holds a run; choose another folder with --out")
         try:
-            run.path.mkdir(parents=True, exist_ok=True)
-            probe = tempfile.NamedTemporaryFile(dir=run.path)  # noqa: SIM115
-            probe.close()
-        except OSError as error:
-            raise InputError(f"cannot write to {path}: {error.strerror or error}") from None
+            if run.file(CONFIG).exists():
+                raise InputError(f"{path} already holds a run; choose another folder with --out")
+            if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+                raise InputError(f"{path} is not an empty folder; choose another with --out")
+        except (OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"cannot write to {path}: {error}") from None
         return run
+
+    def create(self) -> None:
+        """Make the folder; one that cannot be written to is found out before any training."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write_text(METRICS, "")
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot write to {self.path}: {error}") from None
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
@@ -75,13 +84,27 @@ class RunFolder:
         text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
         self.write_text(name, text + "\n")
 
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> dict[str, Any]:
         try:
-            return json.loads(self.file(name).read_text(encoding="utf-8"))
+            value = json.loads(self.file(name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"{self.path} has no {name}; the run has not come that far") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{self.file(name)} cannot be read: {error}") from None
+        if not isinstance(value, dict):
+            raise InputError(f"{self.file(name)} is damaged: it must hold a JSON object")
+        return value
+
+    @contextlib.contextmanager
+    def expect_intact(self) -> Iterator[None]:
+        """Inside, the files are taken at their word; where they are not as they should, say so."""
+        try:
+            yield
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise InputError(f"the files of {self.path} are damaged ({what})") from None
 
     def write_text(self, name: str, text: str) -> None:
         self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
@@ -99,8 +122,11 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         if not self.file(METRICS).is_file():
             return []
-        lines = self.file(METRICS).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        try:
+            lines = self.file(METRICS).read_text(encoding="utf-8").splitlines()
+            return [json.loads(line) for line in lines]
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.file(METRICS)} cannot be read: {error}") from None
 
     def save_state(self, name: str, state: dict[str, Tensor]) -> None:
         """Weights as NAME.safetensors. Tied weights are stored under each of their names."""

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mlnt.training import Stage, State
+from mlnt.config import Settings
+from mlnt.data.sources import Dataset
+from mlnt.models import usual_model
+from mlnt.training import Stage, State, model_name
 
 
 class TerminalProgress:
@@ -21,7 +24,7 @@ class TerminalProgress:
         self.progress = Progress(
             TextColumn("{task.description:<17}"),
             BarColumn(bar_width=20),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[epoch]}/{task.total:.0f}"),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(compact=True),
             console=console,
@@ -36,16 +39,29 @@ class TerminalProgress:
     def __exit__(self, *exception: object) -> None:
         self.progress.stop()
 
+    def run_begins(self, dataset: Dataset, settings: Settings) -> None:
+        things = {"image": "images", "table": "rows", "text": "texts"}[dataset.kind]
+        parts = [f"{len(dataset.train)} {things} in {len(dataset.classes)} classes to train on"]
+        for name, split in (("validation", dataset.validation), ("test", dataset.test)):
+            if split is not None:
+                parts.append(f"{len(split)} for {name}")
+        model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
+        self.console.print(
+            f"{dataset.name}: {', '.join(parts)}; {model}, {settings.epochs} epochs a stage, "
+            f"M={settings.sets}",
+            soft_wrap=True,
+        )
+
     def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
         self.steps, self.stage, self.epochs = steps, stage, epochs
         # Counted in epochs, advanced by steps: a long epoch moves too.
-        self.task = self.progress.add_task(stage.name, total=epochs, figures="")
+        self.task = self.progress.add_task(stage.name, total=epochs, epoch=0, figures="")
         self.done = 0
 
     def step_ends(self) -> None:
         self.done += 1
         if self.done % max(1, self.steps // 20) == 0:
-            self.progress.update(self.task, completed=self.done // self.steps)
+            self.progress.update(self.task, completed=self.done / self.steps)
 
     def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
         part = "test" if "test" in row["student"] else "validation"
@@ -53,7 +69,7 @@ class TerminalProgress:
             f"{model} {row[model][part]:5.1f}" for model in ("student", "teacher") if model in row
         )
         text = f"{row['step_ms']:.0f} ms/step  {part}: {figures}"
-        self.progress.update(self.task, completed=row["epoch"], figures=text)
+        self.progress.update(self.task, completed=row["epoch"], epoch=row["epoch"], figures=text)
         if row["epoch"] == self.epochs and not self.console.is_terminal:
             self.console.print(f"{self.stage.name}: {self.epochs} epochs, {text}", soft_wrap=True)
 
@@ -67,7 +83,6 @@ class TerminalProgress:
             self.console.print(
                 f"class {name!r} would be nearly empty: its {count} most probable samples stay",
                 style="yellow",
-                markup=False,
                 soft_wrap=True,
             )
 
@@ -75,17 +90,14 @@ class TerminalProgress:
 def result_table(summary: dict[str, Any]) -> Table:
     """One row per model and iteration: best epoch by validation, and last epoch."""
     table = Table(title=_noise_title(summary["noise"]))
-    for heading in ("method", "iteration", "model"):
-        table.add_column(heading)
+    table.add_column("model", no_wrap=True)
     for heading in ("best epoch", "validation", "test (best)", "test (last)"):
         table.add_column(heading, justify="right")
     chosen = summary["chosen"]
     for row in summary["models"]:
         is_chosen = all(row[key] == chosen[key] for key in ("method", "iteration", "model"))
         table.add_row(
-            row["method"].replace("_", " "),
-            str(row["iteration"] or ""),
-            row["model"],
+            model_name(row["method"], row["model"], row["iteration"]),
             str(row["best_epoch"]),
             percent(row["validation"]),
             percent(row["best"]),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
-from mlnt.data.sources import Split
+from mlnt.data.sources import Dataset, Split
 from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities
 from mlnt.methods.base import Method, Rates
@@ -34,9 +34,17 @@ class Stage:
         return self.method if self.iteration == 0 else f"{self.method} iteration {self.iteration}"
 
 
+def model_name(method: str, model: str, iteration: int) -> str:
+    """`cross entropy`, `mlnt teacher, iteration 2`."""
+    if iteration == 0:
+        return method.replace("_", " ")
+    return f"{method} {model}, iteration {iteration}"
+
+
 class Watcher(Protocol):
     """Is told what happens: the run folder writes it down, the terminal shows it."""
 
+    def run_begins(self, dataset: Dataset, settings: Settings) -> None: ...
     def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None: ...
     def step_ends(self) -> None: ...
     def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None: ...
@@ -147,6 +155,7 @@ class Trainer:
                 for watcher in self.watchers:
                     watcher.step_ends()
             means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
+            self._check_weights(method.models, stage, epoch)
             train_seconds = time.perf_counter() - epoch_began
             row = {
                 "method": stage.method,
@@ -179,20 +188,43 @@ class Trainer:
         self, losses: list[dict[str, Tensor]], stage: Stage, epoch: int
     ) -> dict[str, float]:
         """Mean of each loss over the epoch; a loss that is not finite ends the run."""
-        means = {}
-        for name in losses[0]:
-            values = torch.stack([step[name].double() for step in losses]).cpu()
-            bad = ~torch.isfinite(values)
-            if bad.any():
-                step = (epoch - 1) * len(losses) + int(bad.int().argmax())
-                rates = self._rates(step, stage)
+        values = {
+            name: torch.stack([step[name].double() for step in losses]).cpu() for name in losses[0]
+        }
+        first_bad = {
+            name: int((~torch.isfinite(row)).int().argmax())
+            for name, row in values.items()
+            if not torch.isfinite(row).all()
+        }
+        if first_bad:
+            name = min(first_bad, key=lambda name: first_bad[name])
+            step = (epoch - 1) * len(losses) + first_bad[name]
+            raise TrainingError(
+                f"{name} became {values[name][first_bad[name]].item()} in step {step + 1} "
+                f"(epoch {epoch}) of {stage.name} with {self._describe_rates(step, stage)}"
+            )
+        return {name: float(row.mean()) for name, row in values.items()}
+
+    def _check_weights(self, models: dict[str, nn.Module], stage: Stage, epoch: int) -> None:
+        """The last step's damage shows in no loss, only in the weights."""
+        for name, model in models.items():
+            finite = [
+                torch.isfinite(v).all()
+                for v in model.state_dict().values()
+                if v.is_floating_point()
+            ]
+            if finite and not torch.stack(finite).all():
+                step = epoch * self.steps_per_epoch - 1
                 raise TrainingError(
-                    f"{name} became {values[bad][0].item()} in step {step + 1} (epoch {epoch}) of "
-                    f"{stage.name} with lr={rates.lr:g}, eta={rates.eta:g}, "
-                    f"alpha={self.settings.alpha:g}; lower them"
+                    f"weights of the {name} became NaN or infinite by step {step + 1} "
+                    f"(epoch {epoch}) of {stage.name} with {self._describe_rates(step, stage)}"
                 )
-            means[name] = float(values.mean())
-        return means
+
+    def _describe_rates(self, step: int, stage: Stage) -> str:
+        rates = self._rates(step, stage)
+        if stage.method == "cross_entropy":
+            return f"lr={rates.lr:g}; lower it"
+        return f"lr={rates.lr:g}, eta={rates.eta:g}, alpha={self.settings.alpha:g}; lower them"
 
     def _evaluate(
         self, models: dict[str, nn.Module], results: dict[str, ModelResult], epoch: int

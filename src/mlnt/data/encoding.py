@@ -61,8 +61,15 @@ class TableEncoder:
     def fit(cls, rows: np.ndarray, columns: Sequence[str] = ()) -> "TableEncoder":
         rows = np.asarray(rows, dtype=np.float64)
         names = tuple(columns) or tuple(f"column {i}" for i in range(rows.shape[1]))
+        if rows.shape[1] == 0:
+            raise InputError("the features have no columns; nothing to learn from")
         check_finite(torch.as_tensor(rows), "features", names)
-        mean, std = rows.mean(0), _no_zero(rows.std(0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = rows.mean(0), rows.std(0)
+        if not np.isfinite(std).all():
+            column = names[int((~np.isfinite(std)).argmax())]
+            raise InputError(f"the values of {column!r} are too large; scale them down")
+        std = _no_zero(std)
         return cls(names, tuple(mean.tolist()), tuple(std.tolist()))
 
     @property
@@ -75,8 +82,9 @@ class TableEncoder:
             raise InputError(
                 f"rows must have {len(self.columns)} columns, got an array of shape {rows.shape}"
             )
-        check_finite(torch.as_tensor(rows), "features", self.columns)
-        return torch.as_tensor((rows - np.array(self.mean)) / np.array(self.std)).float()
+        encoded = torch.as_tensor((rows - np.array(self.mean)) / np.array(self.std)).float()
+        check_finite(encoded, "features", self.columns)  # also what is too large for float32
+        return encoded
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from mlnt.config import Settings
 from mlnt.data.noise import Noise, parse_noise, wrong_share
-from mlnt.data.sources import Dataset, Split
+from mlnt.data.sources import Dataset, Split, check_dataset
 from mlnt.errors import InputError
 
 
@@ -33,14 +33,22 @@ def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, An
         generator = torch.Generator().manual_seed(seeds.split)
         dataset = hold_out(dataset, settings.validation_share, generator)
     noise = parse_noise(settings.noise, dataset.classes, dataset.usual_confusions)
+    train, validation = dataset.train, dataset.validation
+    assert validation is not None
     if settings.noise != "none":
         generator = torch.Generator().manual_seed(seeds.noise)
-        dataset = replace(dataset, train=_corrupt(dataset.train, noise, generator))
-        if settings.validation == "noisy" and dataset.validation is not None:
-            dataset = replace(dataset, validation=_corrupt(dataset.validation, noise, generator))
+        train = _corrupt(train, noise, generator)
+        if settings.validation == "noisy":
+            validation = _corrupt(validation, noise, generator)
+    if settings.validation == "clean" and dataset.held_out_indices is not None:
+        if validation.true_labels is None:
+            raise InputError("validation='clean' needs the true labels of the data, or clean data")
+        validation = replace(validation, labels=validation.true_labels)
+    dataset = replace(dataset, train=train, validation=validation)
+    check_dataset(dataset)
     record: dict[str, Any] = {"asked": settings.noise}
-    for name, part in (("train", dataset.train), ("validation", dataset.validation)):
-        if part is not None and part.true_labels is not None:
+    for name, part in (("train", train), ("validation", validation)):
+        if part.true_labels is not None:
             record[f"wrong_in_{name}"] = 100 * wrong_share(part.labels, part.true_labels)
     return dataset, record
 
@@ -54,8 +62,8 @@ def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Data
         count = round(share * len(members))
         order = torch.randperm(len(members), generator=generator)
         chosen[members[order[:count]]] = True
-    train = (~chosen).nonzero().squeeze(1)
-    if not chosen.any() or len(train) == 0:
+    train, held_out = ((~chosen).nonzero().squeeze(1), chosen.nonzero().squeeze(1))
+    if len(held_out) == 0 or len(train) == 0:
         raise InputError(
             f"{len(labels_N)} samples are too few to hold out {share:.0%} of them for validation; "
             "give validation data"
@@ -63,8 +71,9 @@ def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Data
     return replace(
         dataset,
         train=dataset.train.take(train),
-        validation=dataset.train.take(chosen.nonzero().squeeze(1)),
+        validation=dataset.train.take(held_out),
         train_indices=train,
+        held_out_indices=held_out,
     )
 
 

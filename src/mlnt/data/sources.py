@@ -3,6 +3,7 @@
 name or path or (X, y) -> raw samples and labels -> encoder fitted on train -> Dataset
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder
-from mlnt.data.tables import read_table
+from mlnt.data.tables import read_labels, read_table
 from mlnt.errors import InputError, did_you_mean
 
 Source = str | Path | tuple[Any, Any]
@@ -50,8 +51,12 @@ class Dataset:
     train: Split
     validation: Split | None = None
     test: Split | None = None
-    train_indices: Tensor | None = None  # where a held-out training set came from
+    # Which of the samples as they came were kept for training and which held out; None: all kept.
+    train_indices: Tensor | None = None
+    held_out_indices: Tensor | None = None
     usual_confusions: Mapping[int, int] | None = None  # for asymmetric noise
+    label_column: str | None = None  # of a table, where the user named it
+    text_column: str | None = None
 
     @property
     def kind(self) -> str:
@@ -72,6 +77,17 @@ class Raw:
         return list(self.samples) if self.kind == "text" else None
 
 
+@dataclass(frozen=True)
+class Known:
+    """A data set that mlnt knows: its parts, its classes and what is often confused in it."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Raw
+    test: Raw
+    usual_confusions: Mapping[int, int]
+
+
 def open_dataset(
     source: Source,
     *,
@@ -90,55 +106,81 @@ def open_dataset(
     true_labels   the correct labels, where an experiment knows them; used for reporting alone
     validation, test  further data in any of these forms
     """
-    if isinstance(source, str) and source in NAMED:
-        dataset = NAMED[source]()
-    elif isinstance(source, str | Path) and _is_cifar10(Path(source)):
-        dataset = cifar10(Path(source))
+    known = find_known(source)
+    if known is not None:
+        dataset = _from_known(known)
     else:
         raw = read(source, label_column, text_column)
         dataset = _from_raw(raw, _name_of(source), need_labels=labels is None)
+        dataset = replace(dataset, label_column=label_column, text_column=text_column)
     if labels is not None:
         given, classes = _replacement(labels, dataset, "labels")
         dataset = replace(dataset, classes=classes, train=replace(dataset.train, labels=given))
     if true_labels is not None:
-        known, _ = _replacement(true_labels, dataset, "true_labels")
-        dataset = replace(dataset, train=replace(dataset.train, true_labels=known))
+        truth, _ = _replacement(true_labels, dataset, "true_labels")
+        dataset = replace(dataset, train=replace(dataset.train, true_labels=truth))
     if validation is not None:
-        split = _further(validation, dataset, "validation", label_column, text_column)
-        dataset = replace(dataset, validation=split)
+        dataset = replace(dataset, validation=_further(validation, dataset, "validation"))
     if test is not None:
-        split = _further(test, dataset, "test", label_column, text_column)
-        dataset = replace(dataset, test=split)
-    _check(dataset)
+        dataset = replace(dataset, test=_further(test, dataset, "test"))
+    check_dataset(dataset)
     return dataset
 
 
-def read(source: Source, label_column: str | None = None, text_column: str | None = None) -> Raw:
-    """Samples and labels (None if there are none) of a file or a pair of arrays."""
+def read(
+    source: Source,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    features: Sequence[str] = (),
+) -> Raw:
+    """Samples and labels (None if there are none) of a file or a pair of arrays.
+
+    Of a data set that mlnt knows by name: its test part. `features` are columns known to be no
+    labels, whatever their names.
+    """
     if isinstance(source, tuple):
         if len(source) != 2:
             raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
         return _from_arrays(*source)
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
+    known = find_known(source)
+    if known is not None:
+        return known.test
     path = Path(source)
-    if not path.exists():
-        known = ", ".join(NAMED)
+    if not _exists(path):
+        names = ", ".join(NAMED)
         hint = did_you_mean(str(source), NAMED)
         raise InputError(
-            f"no data set {str(source)!r}{hint} (known: {known}; or a path to a CSV, TSV or .npz)"
+            f"no data set {str(source)!r}{hint} (known: {names}; or a path to a CSV, TSV or .npz)"
         )
-    if path.suffix.lower() in (".csv", ".tsv"):
-        table = read_table(path, label_column, text_column)
-        return Raw(table.kind, table.samples, table.labels, table.columns)
+    if path.is_dir() or path.suffix.lower() not in (".csv", ".tsv", ".npz"):
+        raise InputError(
+            f"cannot read {path}: expected a CSV, a TSV, an .npz or a folder cifar-10-batches-bin"
+        )
     if path.suffix.lower() == ".npz":
         arrays = read_npz(path)
         if "X" not in arrays:
             raise InputError(f"{path} must hold arrays X and y, it holds {', '.join(arrays)}")
         return _from_arrays(arrays["X"], arrays.get("y"))
-    raise InputError(
-        f"cannot read {path}: expected a CSV, a TSV, an .npz or a folder cifar-10-batches-bin"
-    )
+    table = read_table(path, label_column, text_column, features)
+    return Raw(table.kind, table.samples, table.labels, table.columns)
+
+
+def find_known(source: Source) -> Known | None:
+    """The data set of that name or with that layout, if it is one mlnt knows."""
+    if isinstance(source, str) and source in NAMED:
+        return NAMED[source]()
+    if isinstance(source, str | Path) and _exists(Path(source) / "test_batch.bin"):
+        return cifar10(Path(source))
+    return None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        return False
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -150,7 +192,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} is not a readable .npz of plain arrays: {error}") from None
 
 
-def digits() -> Dataset:
+def digits() -> Known:
     """scikit-learn's 1,797 handwritten digits of 8 × 8 pixels, a quarter of each class for test."""
     from sklearn.datasets import load_digits
 
@@ -162,16 +204,12 @@ def digits() -> Dataset:
         members = order[labels[order] == number]
         in_test[members[: len(members) // 4]] = True
     images = bunch.images.astype(np.float32)
-    encoder = ImageEncoder.fit(images[~in_test.numpy()])
-    everything = Split(encoder.encode(images), labels, labels)
-    return Dataset(
-        name="digits",
-        classes=tuple("0123456789"),
-        encoder=encoder,
-        train=everything.take((~in_test).nonzero().squeeze(1)),
-        test=everything.take(in_test.nonzero().squeeze(1)),
-        usual_confusions={2: 7, 3: 8, 5: 6, 6: 5, 7: 1},
-    )
+
+    def part(mask: Tensor) -> Raw:
+        return Raw("image", images[mask.numpy()], [str(label) for label in labels[mask].tolist()])
+
+    confusions = {2: 7, 3: 8, 5: 6, 6: 5, 7: 1}
+    return Known("digits", tuple("0123456789"), part(~in_test), part(in_test), confusions)
 
 
 CIFAR10_CLASSES = (
@@ -179,40 +217,33 @@ CIFAR10_CLASSES = (
 )  # fmt: skip
 
 
-def cifar10(folder: Path) -> Dataset:
+def cifar10(folder: Path) -> Known:
     """CIFAR-10 from its official binary files."""
     parts = [_cifar10_file(folder / f"data_batch_{i}.bin") for i in range(1, 6)]
-    images = np.concatenate([part[0] for part in parts])
-    labels = torch.from_numpy(np.concatenate([part[1] for part in parts])).long()
-    test_images, test_labels = _cifar10_file(folder / "test_batch.bin")
-    test_labels_N = torch.from_numpy(test_labels).long()
-    encoder = ImageEncoder.fit(images)
-    return Dataset(
-        name="cifar10",
-        classes=CIFAR10_CLASSES,
-        encoder=encoder,
-        train=Split(encoder.encode(images), labels, labels),
-        test=Split(encoder.encode(test_images), test_labels_N, test_labels_N),
-        # The paper: TRUCK→AUTOMOBILE, BIRD→AIRPLANE, DEER→HORSE, CAT↔DOG.
-        usual_confusions={9: 1, 2: 0, 4: 7, 3: 5, 5: 3},
+    train = Raw(
+        "image",
+        np.concatenate([part.samples for part in parts]),
+        [label for part in parts for label in part.labels or ()],
     )
+    test = _cifar10_file(folder / "test_batch.bin")
+    # The paper: TRUCK→AUTOMOBILE, BIRD→AIRPLANE, DEER→HORSE, CAT↔DOG.
+    return Known("cifar10", CIFAR10_CLASSES, train, test, {9: 1, 2: 0, 4: 7, 3: 5, 5: 3})
 
 
 NAMED = {"digits": digits}
 
 
-def _is_cifar10(path: Path) -> bool:
-    return (path / "test_batch.bin").is_file()
-
-
-def _cifar10_file(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _cifar10_file(path: Path) -> Raw:
     if not path.is_file():
         raise InputError(f"{path.name} is missing in {path.parent}; it belongs to CIFAR-10")
     content = np.fromfile(path, np.uint8)
     if len(content) != 10_000 * 3073:
         raise InputError(f"{path} must hold 10,000 records of 3,073 bytes, got {len(content)}")
     records = content.reshape(-1, 3073)
-    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+    if records[:, 0].max() > 9:
+        raise InputError(f"{path} holds label {records[:, 0].max()}; CIFAR-10 has 0 to 9")
+    names = [CIFAR10_CLASSES[label] for label in records[:, 0].tolist()]
+    return Raw("image", records[:, 1:].reshape(-1, 3, 32, 32), names)
 
 
 def _name_of(source: Source) -> str:
@@ -221,12 +252,10 @@ def _name_of(source: Source) -> str:
 
 def _from_arrays(samples: Any, labels: Any) -> Raw:
     names = None if labels is None else label_names(labels)
-    if isinstance(samples, Tensor):
-        samples = samples.detach().cpu().numpy()
     if isinstance(samples, list | tuple) and all(isinstance(s, str) for s in samples):
         kind, samples, count = "text", list(samples), len(samples)
     else:
-        samples = np.asarray(samples)
+        samples = _array(samples, "features")
         if samples.dtype.kind in "US":
             return _from_arrays([str(text) for text in samples.reshape(-1)], labels)
         if samples.dtype.kind not in "biuf":
@@ -243,19 +272,50 @@ def _from_arrays(samples: Any, labels: Any) -> Raw:
 
 
 def label_names(labels: Any) -> list[str]:
-    """Labels of any type as names; a label that is missing or NaN is refused."""
-    if isinstance(labels, Tensor):
-        labels = labels.detach().cpu().numpy()
-    array = np.asarray(labels)
+    """Labels of any type as names; a label that is missing or not whole is refused."""
+    array = _array(labels, "labels")
     if array.ndim != 1:
         raise InputError(f"labels must be one row, got shape {array.shape}")
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             row = int((~np.isfinite(array)).argmax())
             raise InputError(f"labels must be finite, label {row} is {array[row]}")
-        if (array == np.floor(array)).all():
-            array = array.astype(np.int64)
-    return [str(label) for label in array.tolist()]
+        if (array != np.floor(array)).any() or (np.abs(array) > 2**53).any():
+            raise InputError("labels must be names or whole numbers; these look like measurements")
+        array = array.astype(np.int64)
+    names = array.tolist()
+    for row, name in enumerate(names):
+        if name is None or name != name:
+            raise InputError(f"label {row} is missing ({name})")
+    return [str(name) for name in names]
+
+
+def _array(values: Any, what: str) -> np.ndarray:
+    """As a numpy array, from whatever holds numbers or names."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{what} cannot be made an array: {error}") from None
+
+
+def _from_known(known: Known) -> Dataset:
+    encoder = ImageEncoder.fit(known.train.samples)
+
+    def split(raw: Raw) -> Split:
+        labels = _numbers(raw.labels or (), known.classes, known.name)
+        return Split(encoder.encode(raw.samples), labels, labels)
+
+    return Dataset(
+        known.name,
+        known.classes,
+        encoder,
+        train=split(known.train),
+        test=split(known.test),
+        usual_confusions=known.usual_confusions,
+    )
 
 
 def _from_raw(raw: Raw, name: str, need_labels: bool = True) -> Dataset:
@@ -270,16 +330,19 @@ def _from_raw(raw: Raw, name: str, need_labels: bool = True) -> Dataset:
         encoder = TableEncoder.fit(raw.samples, raw.columns)
     else:
         encoder = ImageEncoder.fit(raw.samples)
-    names = raw.labels or ["?"] * len(raw.samples)
-    classes = sorted_classes(names)
-    split = Split(encoder.encode(raw.samples), _numbers(names, classes, name), texts=raw.texts)
-    return Dataset(name, classes, encoder, split)
+    inputs = encoder.encode(raw.samples)
+    if raw.labels is None:  # they come from elsewhere
+        unknown = torch.full((len(inputs),), -1)
+        return Dataset(name, (), encoder, Split(inputs, unknown, texts=raw.texts))
+    classes = sorted_classes(raw.labels)
+    labels = _numbers(raw.labels, classes, name)
+    return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts))
 
 
 def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
     """Distinct names, in the order of their numbers where all are whole numbers."""
     distinct = set(names)
-    if all(name.lstrip("-").isdigit() for name in distinct):
+    if all(re.fullmatch(r"-?[0-9]+", name) for name in distinct):
         return tuple(sorted(distinct, key=int))
     return tuple(sorted(distinct))
 
@@ -298,13 +361,16 @@ def _numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:
 
 def _replacement(labels: Any, dataset: Dataset, what: str) -> tuple[Tensor, tuple[str, ...]]:
     """Labels from FILE, FILE:KEY or a sequence, as many as the training data has samples."""
-    names = _read_labels(labels) if isinstance(labels, str | Path) else label_names(labels)
+    if isinstance(labels, str | Path):
+        names = _read_labels(labels, dataset.label_column)
+    else:
+        names = label_names(labels)
     if len(names) != len(dataset.train):
         raise InputError(
             f"{what}: {len(names)} labels for {len(dataset.train)} training samples; "
             "they must be as many"
         )
-    if dataset.classes == ("?",):
+    if not dataset.classes:
         dataset = replace(dataset, classes=sorted_classes(names))
     as_numbers = all(name.isdigit() for name in names)
     if as_numbers and not any(name in dataset.classes for name in names):
@@ -314,7 +380,7 @@ def _replacement(labels: Any, dataset: Dataset, what: str) -> tuple[Tensor, tupl
     return _numbers(names, dataset.classes, what), dataset.classes
 
 
-def _read_labels(place: str | Path) -> list[str]:
+def _read_labels(place: str | Path, label_column: str | None) -> list[str]:
     text = str(place)
     file, _, key = text.partition(".npz:")
     if key:
@@ -323,34 +389,46 @@ def _read_labels(place: str | Path) -> list[str]:
             raise InputError(f"{file}.npz has no {key!r}, it holds {', '.join(arrays)}")
         return label_names(arrays[key])
     path = Path(text)
-    if not path.is_file():
+    if not _exists(path) or path.is_dir():
         raise InputError(f"no label file at {path}")
     if path.suffix == ".npz":
         arrays = read_npz(path)
         raise InputError(f"say which labels of {path}: {', '.join(f'{path}:{k}' for k in arrays)}")
-    if path.suffix == ".npy":
-        return label_names(np.load(path, allow_pickle=False))
     if path.suffix.lower() in (".csv", ".tsv"):
-        found = read_table(path, None, None).labels
-        if found is None:
-            raise InputError(f"{path} has no column named label")
-        return found
-    return path.read_text(encoding="utf-8").split()
+        return read_labels(path, label_column)
+    try:
+        if path.suffix == ".npy":
+            return label_names(np.load(path, allow_pickle=False))
+        return path.read_text(encoding="utf-8").split()
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is not a file of labels: {error}") from None
 
 
-def _further(
-    source: Source, dataset: Dataset, what: str, label_column: str | None, text_column: str | None
-) -> Split:
-    raw = read(source, label_column, text_column)
-    if raw.kind != dataset.kind:
-        raise InputError(f"{what} data is {raw.kind}, but the training data is {dataset.kind}")
+def _further(source: Source, dataset: Dataset, what: str) -> Split:
+    """Validation or test data, in the encoding of the training data."""
+    raw = read(source, dataset.label_column, dataset.text_column)
+    check_fits(raw, dataset.encoder, what)
     if raw.labels is None:
         raise InputError(f"{what} data has no labels")
+    if len(raw.samples) == 0:
+        raise InputError(f"{what} data holds no samples")
     labels = _numbers(raw.labels, dataset.classes, what)
-    return Split(dataset.encoder.encode(raw.samples), labels, labels, raw.texts)
+    return Split(dataset.encoder.encode(raw.samples), labels, texts=raw.texts)
 
 
-def _check(dataset: Dataset) -> None:
+def check_fits(raw: Raw, encoder: Encoder, what: str) -> None:
+    """Raise InputError unless data is of the kind and has the columns of the training data."""
+    if raw.kind != encoder.kind:
+        raise InputError(f"{what} data is {raw.kind}, but the training data is {encoder.kind}")
+    if isinstance(encoder, TableEncoder) and raw.columns and raw.columns != encoder.columns:
+        raise InputError(
+            f"the columns must be those of the training data ({', '.join(encoder.columns)}), "
+            f"got {', '.join(raw.columns)}"
+        )
+
+
+def check_dataset(dataset: Dataset) -> None:
+    """Raise InputError unless there is something to tell apart."""
     present = dataset.train.labels.unique()
     if len(present) < 2:
         raise InputError(

@@ -1,6 +1,7 @@
 """CSV and TSV files: numeric columns or one text column, and a column of labels."""
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +20,36 @@ class Table:
     columns: tuple[str, ...]
 
 
-def read_table(path: Path, label_column: str | None, text_column: str | None) -> Table:
-    """Read a table with a header. A column without a name (a saved row index) is passed over."""
+def read_labels(path: Path, label_column: str | None) -> list[str]:
+    """The labels alone, whatever the other columns hold."""
     header, rows = _read_rows(path)
-    label = _find_label(header, label_column, path)
+    label = _find_label(header, label_column, (), path)
+    if label is None:
+        raise InputError(f"{path} has no column named label (columns: {', '.join(header)})")
+    return [row[label].strip() for row in rows]
+
+
+def read_table(
+    path: Path,
+    label_column: str | None,
+    text_column: str | None,
+    features: Sequence[str] = (),
+) -> Table:
+    """Read a table with a header. A column without a name (a saved row index) is passed over.
+
+    `features` are columns known to be no labels, whatever their names.
+    """
+    header, rows = _read_rows(path)
+    label = _find_label(header, label_column, features, path)
     others = [i for i, name in enumerate(header) if name and i != label]
     labels = None if label is None else [row[label].strip() for row in rows]
     if labels is not None and "" in labels:
-        raise InputError(f"{path}: line {labels.index('') + 2} has no label")
+        raise InputError(f"{path}: row {labels.index('') + 1} has no label")
     if text_column is not None:
         if text_column not in header:
             raise InputError(_unknown(text_column, header, path))
+        if header.index(text_column) == label:
+            raise InputError(f"{text_column!r} cannot be both the text and the label column")
         others = [header.index(text_column)]
     numeric = [i for i in others if all(_is_number(row[i]) for row in rows)]
     wordy = [i for i in others if i not in numeric]
@@ -51,12 +71,14 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
             lines = [row for row in csv.reader(file, delimiter=delimiter) if row]
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: {error}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except csv.Error as error:
         raise InputError(f"{path} is not a readable table: {error}") from None
     if len(lines) < 2:
         raise InputError(f"{path} must hold a line of column names and at least one row")
     header = [name.strip() for name in lines[0]]
-    for number, row in enumerate(lines[1:], start=2):
+    for number, row in enumerate(lines[1:], start=1):
         if len(row) != len(header):
             raise InputError(
                 f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
@@ -64,12 +86,16 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     return header, lines[1:]
 
 
-def _find_label(header: list[str], wanted: str | None, path: Path) -> int | None:
+def _find_label(
+    header: list[str], wanted: str | None, features: Sequence[str], path: Path
+) -> int | None:
     if wanted is not None:
-        if wanted not in header:
-            raise InputError(_unknown(wanted, header, path))
-        return header.index(wanted)
-    lowered = [name.lower() for name in header]
+        if wanted in header:
+            return header.index(wanted)
+        if features:  # data to predict need not have labels
+            return None
+        raise InputError(_unknown(wanted, header, path))
+    lowered = ["" if name in features else name.lower() for name in header]
     for name in LABEL_NAMES:
         if name in lowered:
             return lowered.index(name)
@@ -96,10 +122,10 @@ def _explain(
     names = [header[i] for i in wordy]
     if numeric and len(wordy) == 1:
         column = wordy[0]
-        line = next(n for n, row in enumerate(rows, start=2) if not _is_number(row[column]))
+        row = next(n for n, row in enumerate(rows, start=1) if not _is_number(row[column]))
         raise InputError(
-            f"{path}: column {names[0]!r} is not numeric (line {line}: "
-            f"{rows[line - 2][column][:40]!r}); remove it, or name it as the text or label column"
+            f"{path}: column {names[0]!r} is not numeric (row {row}: "
+            f"{rows[row - 1][column][:40]!r}); remove it, or name it as the text or label column"
         )
     raise InputError(
         f"{path} has several columns of words ({', '.join(names)}); "

@@ -14,11 +14,11 @@ def logits_and_features(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
     """
     last_input: list[Tensor] = []
 
-    def remember(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        last_input[:] = [arguments[0]]
+    def remember(module: nn.Module, arguments: tuple, named: dict[str, Tensor]) -> None:
+        last_input[:] = [arguments[0] if arguments else named["input"]]
 
     hooks = [
-        module.register_forward_pre_hook(remember)
+        module.register_forward_pre_hook(remember, with_kwargs=True)
         for module in model.modules()
         if isinstance(module, nn.Linear)
     ]

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.errors import InputError, did_you_mean
+from mlnt.meta.folded import folded_meta_gradient
 from mlnt.meta.plain import CONSISTENCIES, Gradients, plain_meta_gradient
 
-ENGINES = {"plain": plain_meta_gradient}
+ENGINES = {"plain": plain_meta_gradient, "folded": folded_meta_gradient}
 
 
 def meta_gradient(
@@ -29,7 +30,7 @@ def meta_gradient(
     target       [B, C], probabilities the updated models should agree with
     alpha        step size of the inner step
     order        1: first-order approximation, 2: through the inner step
-    engine       plain | auto
+    engine       plain | folded | auto (plain for now)
     consistency  kl | mse
     """
     if synthetic.ndim != 2 or target.ndim != 2 or synthetic.shape[1] != len(target):
@@ -39,6 +40,12 @@ def meta_gradient(
         )
     if synthetic.dtype != torch.long:
         raise InputError(f"synthetic must hold class numbers (torch.long), got {synthetic.dtype}")
+    classes = target.shape[1]
+    # Only where looking costs no wait for a GPU.
+    if synthetic.device.type == "cpu" and synthetic.numel():
+        low, high = int(synthetic.min()), int(synthetic.max())
+        if low < 0 or high >= classes:
+            raise InputError(f"labels must lie in [0, {classes - 1}], got {low} to {high}")
     if order not in (1, 2):
         raise InputError(f"order must be 1 or 2, got {order}")
     if consistency not in CONSISTENCIES:

@@ -62,6 +62,10 @@ def synthetic_labels(
 def _check(labels_B: Tensor, features: Tensor, sets: int, rho: float, neighbours: int) -> None:
     if labels_B.ndim != 1:
         raise InputError(f"labels must have one axis, got shape {tuple(labels_B.shape)}")
+    if features.ndim < 2:
+        raise InputError(f"features must be [B, D], got shape {tuple(features.shape)}")
+    if labels_B.is_floating_point():
+        raise InputError(f"labels must be class numbers, got {labels_B.dtype}")
     if len(features) != len(labels_B):
         raise InputError(
             f"features and labels must belong to the same batch, got {len(features)} rows of "

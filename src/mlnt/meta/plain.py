@@ -10,6 +10,7 @@ Axes: M sets, B batch, C classes.
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,8 +29,8 @@ def kl_consistency(target_BC: Tensor, logits_BC: Tensor) -> Tensor:
 
 
 def mse_consistency(target_BC: Tensor, logits_BC: Tensor) -> Tensor:
-    """J = mean over the batch of ‖target − softmax(logits)‖², summed over classes."""
-    return (target_BC - logits_BC.softmax(dim=1)).square().sum(dim=1).mean()
+    """J = mean over the batch and the classes of (target − softmax(logits))²."""
+    return F.mse_loss(logits_BC.softmax(dim=1), target_BC)
 
 
 CONSISTENCIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -58,7 +59,7 @@ def plain_meta_gradient(
     total_loss = target_BC.new_zeros(())
     total = {name: torch.zeros_like(p) for name, p in theta.items()}
 
-    with torch.enable_grad(), _differentiable_twice(model, order):
+    with torch.enable_grad(), _suitable_kernels(model, order):
         logits_BC = forward(model, theta, inputs)
         for labels_B in synthetic_MB:
             class_loss = F.cross_entropy(logits_BC, labels_B)
@@ -100,14 +101,17 @@ def gradient(
 
 
 @contextlib.contextmanager
-def _differentiable_twice(model: nn.Module, order: int) -> Iterator[None]:
-    """For second order: fused attention and cuDNN recurrent kernels have no second derivative."""
-    if order == 1:
-        yield
-        return
+def _suitable_kernels(model: nn.Module, order: int) -> Iterator[None]:
+    """For second order, kernels that have a second derivative: not fused attention, not cuDNN's
+    recurrent ones. For first order, cuDNN copies the recurrent weights at every call, since θ′ is
+    not one block of memory; its warning about that is no news."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     with contextlib.ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if recurrent and torch.backends.cudnn.is_available():
+        if order == 2:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if order == 2 and recurrent and torch.backends.cudnn.is_available():
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if recurrent:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
         yield

@@ -20,7 +20,16 @@ _STOCHASTIC = (
 
 def make_teacher(student: nn.Module) -> nn.Module:
     """A copy of the student that no gradient reaches."""
-    return copy.deepcopy(student).requires_grad_(False)
+    return copy_model(student).requires_grad_(False)
+
+
+def copy_model(model: nn.Module) -> nn.Module:
+    """A deep copy; recurrent weights are made one block of memory again, as cuDNN wants them."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+    return copied
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mlnt.config import Settings
+from mlnt.config import Settings, check_setting, fields_by_name
 from mlnt.meta.features import penultimate
 from mlnt.meta.gradient import meta_gradient
 from mlnt.meta.labels import synthetic_labels
@@ -54,6 +54,9 @@ class NoiseTolerance:
         self.consistency = consistency
         self.engine = engine
         self.generator = generator
+        rules = fields_by_name()
+        for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
+            check_setting(rules[name], getattr(self, name))
 
     def meta_gradient(
         self,

@@ -1,0 +1,122 @@
+"""On a CUDA device, with networks this project did not write. Skipped where there is none."""
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+
+import mlnt
+import mlnt.models
+from mlnt.meta.folded import folded_meta_gradient
+from mlnt.meta.plain import plain_meta_gradient
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def library(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # built for another torch: RuntimeError
+        pytest.skip(f"{name} cannot be imported: {error}")
+
+
+def images(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes told apart by their colour."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(count) % 3
+    pixels = generator.normal(size=(count, 3, size, size)).astype(np.float32)
+    pixels[np.arange(count), labels] += 1.5
+    return pixels, labels
+
+
+def test_gradient_on_the_gpu_is_that_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    model = mlnt.models.SmallConv(3, 3).double()
+    pixels = torch.from_numpy(images(24, 8)[0]).double()
+    synthetic_MB = torch.randint(3, (4, 24))
+    target_BC = torch.randn(24, 3, dtype=torch.float64).softmax(dim=1)
+    for order in (1, 2):
+        cpu = plain_meta_gradient(model, pixels, synthetic_MB, target_BC, 0.2, order)
+        arguments = (model.cuda(), pixels.cuda(), synthetic_MB.cuda(), target_BC.cuda(), 0.2, order)
+        for gpu in (plain_meta_gradient(*arguments), folded_meta_gradient(*arguments)):
+            for name, expected in cpu[1].items():
+                torch.testing.assert_close(gpu[1][name].cpu(), expected, rtol=1e-8, atol=1e-12)
+        model.cpu()
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_second_order_through_recurrent_and_attention_layers(order: int) -> None:
+    from networks import CASES
+
+    for name in ("gru", "attention"):
+        torch.manual_seed(0)
+        case = CASES[name]()
+        model, inputs = case.module.cuda(), case.inputs.cuda()
+        loss, gradients = mlnt.meta_gradient(
+            model,
+            inputs,
+            torch.randint(4, (2, 7), device="cuda"),
+            torch.full((7, 4), 0.25, device="cuda"),
+            0.1,
+            order=order,
+        )
+        assert torch.isfinite(loss)
+        assert all(torch.isfinite(g).all() for g in gradients.values())
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "resnet50", "vgg11_bn", "mobilenet_v2", "densenet121"]
+)
+def test_torchvision_networks_fold(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    models = library("torchvision.models")
+    torch.manual_seed(0)
+    # Dropout draws other random numbers in the two engines; without it they must agree.
+    options = {"dropout": 0.0} if name in ("vgg11_bn", "mobilenet_v2") else {}
+    model = models.get_model(name, num_classes=3, **options).double().cuda()
+    pixels = torch.from_numpy(images(6, 64)[0]).double().cuda()
+    synthetic_MB = torch.randint(3, (2, 6), device="cuda")
+    target_BC = torch.randn(6, 3, dtype=torch.float64, device="cuda").softmax(dim=1)
+    arguments = (model, pixels, synthetic_MB, target_BC, 0.01)
+    folded, plain = folded_meta_gradient(*arguments), plain_meta_gradient(*arguments)
+    print(name, [record.getMessage() for record in caplog.records])
+    for key, expected in plain[1].items():
+        # Relative to the layer's gradient: these networks amplify rounding layer by layer.
+        assert (folded[1][key] - expected).norm() <= 1e-6 * expected.norm() + 1e-10, key
+
+
+@pytest.mark.parametrize(
+    "name", ["torchvision:resnet18", "timm:resnet10t", "timm:vit_tiny_patch16_224"]
+)
+def test_library_networks_train(name: str) -> None:
+    library("timm" if name.startswith("timm") else "torchvision")
+    size = 224 if "vit" in name else 64
+    pixels, truth = images(96, size)
+    noisy = mlnt.symmetric_noise(truth, 0.3, 3, torch.Generator().manual_seed(0))
+    training = mlnt.train(
+        (pixels, noisy),
+        true_labels=truth,
+        test_data=images(30, size),
+        model=name,
+        epochs=4,
+        sets=2,
+        iterations=2,
+        batch_size=16,
+        lr=0.01,
+        eta=0.01,
+        alpha=0.01,
+        device="cuda",
+    )
+    print(name, training.summary["chosen"])
+    assert training.summary["chosen"]["best"] > 60
+
+
+def test_digits_train_on_the_gpu() -> None:
+    training = mlnt.train("digits", noise="symmetric:0.4", epochs=6, device="cuda")
+    assert training.summary["chosen"]["best"] > 85
+    assert next(training.model.parameters()).is_cuda
+    probabilities = training.predict_probabilities(np.zeros((2, 8, 8), np.float32))
+    assert probabilities.device.type == "cpu"

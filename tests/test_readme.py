@@ -1,0 +1,47 @@
+"""What the README shows really runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mlnt import cli
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        # Shown with the sizes one would use, run with small ones.
+        names: dict[str, object] = {}
+        exec(re.sub(r"epochs=\d+", "epochs=2", block), names)
+        if "test_accuracy" in names:
+            assert names["test_accuracy"] > 60
+
+
+def test_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = set(re.findall(r"^mlnt (\w+)", README, flags=re.MULTILINE))
+    assert {"train", "predict", "issues"} <= commands
+    for command in commands:
+        assert cli.run([command, "--help"]) == 0
+    options = set(re.findall(r"(--[a-z-]+)", README))
+    capsys.readouterr()
+    for command in ("train", "predict", "issues", "reproduce", "bench"):
+        cli.run([command, "--help"])
+    known = capsys.readouterr().out
+    for option in options:
+        assert option in known, option
+
+
+def test_pictures_are_there() -> None:
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert pictures
+    for picture in pictures:
+        assert (Path(__file__).parent.parent / picture).is_file(), picture
+
+
+def test_nothing_is_left_to_fill_in() -> None:
+    assert not re.search(r"@[A-Z]+@|TBD", README)
