@@ -27,7 +27,7 @@ def test_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"train", "predict", "issues"} <= commands
     for command in commands:
         assert cli.run([command, "--help"]) == 0
-    options = set(re.findall(r"(--[a-z-]+)", README))
+    options = set(re.findall(r"(--[a-z][a-z-]+)", README))
     capsys.readouterr()
     for command in ("train", "predict", "issues", "reproduce", "bench"):
         cli.run([command, "--help"])
