@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from mlnt import api, bench, prediction, reproduce
 from mlnt.config import PRESETS, fields_by_name, kinds_of
@@ -17,7 +16,7 @@ from mlnt.errors import InputError, TrainingError
 from mlnt.label_issues import harmless, read_label_issues
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, RunFolder
-from mlnt.terminal import TerminalProgress, result_table
+from mlnt.terminal import TerminalProgress, issues_table, result_table
 
 app = typer.Typer(
     help="Train classifiers on data whose labels are partly wrong, and find the wrong labels.",
@@ -158,13 +157,9 @@ def issues(
 ) -> None:
     """Show the most suspicious labels of RUN, worst first."""
     folder = RunFolder.open(run)
-    rows = read_label_issues(folder.file(LABEL_ISSUES), top)
-    columns = [key for key in rows[0] if key != "sample" or any(row["sample"] for row in rows)]
-    table = Table(title=f"most suspicious labels of {run}")
-    for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(row[column] for column in columns))
+    with folder.expect_intact():
+        rows = read_label_issues(folder.file(LABEL_ISSUES), top)
+        table = issues_table(rows, f"most suspicious labels of {run}")
     console.print(table)
 
 

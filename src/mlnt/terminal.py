@@ -107,6 +107,29 @@ def result_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def issues_table(rows: list[dict[str, Any]], title: str) -> Table:
+    """Suspicious labels, each class with its probability; texts where the data has them."""
+    table = Table(title=title)
+    for heading in ("index", "given (p)", "suggested (p)", "score", "kept"):
+        table.add_column(heading)
+    has_texts = any(row["sample"] for row in rows)
+    if has_texts:
+        table.add_column("sample", ratio=1)
+    for row in rows:
+        given, suggested, score = (
+            float(row[key]) for key in ("given_probability", "suggested_probability", "score")
+        )
+        table.add_row(
+            row["index"],
+            f"{row['given']} ({given:.3f})",
+            f"{row['suggested']} ({suggested:.3f})",
+            f"{score:.3f}",
+            row["kept"],
+            *([row["sample"]] if has_texts else []),
+        )
+    return table
+
+
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
