@@ -1,5 +1,6 @@
 """Schedules, filters, golden losses, and that it learns at all."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import mlnt
 from mlnt.config import make_settings
 from mlnt.data.batches import Batch
 from mlnt.evaluation import accuracy, found_errors, memorised_noise
-from mlnt.iterations import filter_samples, otsu_threshold
+from mlnt.iterations import choose_stage, filter_samples, otsu_threshold
 from mlnt.methods import MLNT, CrossEntropy, Rates
 from mlnt.models import SmallConv
-from mlnt.training import rates_at
+from mlnt.training import ModelResult, Stage, StageResult, rates_at
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -81,6 +82,40 @@ class TestFilter:
         kept = filter_samples(probabilities_NC, labels_N, 0.5, 0.05)
         assert kept.indices.tolist() == [*range(10), 48, 49]
         assert kept.rescued == {1: 2}
+
+
+def finished(validation: dict[str, float], iteration: int = 1) -> StageResult:
+    results = {name: ModelResult(validation=value) for name, value in validation.items()}
+    return StageResult(Stage("mlnt", iteration), {}, results, [], 0.0)
+
+
+class TestChoice:
+    def test_mentor_is_the_better_of_student_and_teacher_and_on_a_tie_the_teacher(self) -> None:
+        assert finished({"student": 71.0, "teacher": 70.0}).best_name == "student"
+        assert finished({"student": 70.0, "teacher": 71.0}).best_name == "teacher"
+        assert finished({"student": 70.0, "teacher": 70.0}).best_name == "teacher"
+
+    def test_last_iteration_unless_an_earlier_one_is_clearly_better(self) -> None:
+        stages = [finished({"teacher": value}, i) for i, value in enumerate([60, 90, 88], start=1)]
+        # Standard error at 90 %: 3 points with 100 samples, 0.3 with 10,000.
+        assert choose_stage(stages, 100) is stages[2]
+        assert choose_stage(stages, 10_000) is stages[1]
+
+
+def test_summed_form_weighs_by_eta_over_the_full_learning_rate() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    settings = make_settings(update="summed", lr=0.2, momentum=0.0, weight_decay=0.0, sets=2)
+    method = MLNT(model, settings, torch.randn(6, 3), generator=torch.Generator().manual_seed(1))
+    batch = Batch(torch.arange(6), torch.randn(6, 3), torch.tensor([0, 1] * 3))
+    twin = copy.deepcopy(method)
+    twin.tolerance.generator = torch.Generator().manual_seed(1)
+    loss = nn.functional.cross_entropy(twin.student(batch.inputs), batch.labels)
+    class_part = torch.autograd.grad(loss, twin.student.weight)[0]
+    _, meta = twin.tolerance.meta_gradient(batch.inputs, batch.labels, method.features_ND)
+    expected = model.weight - 0.1 * (class_part + (0.4 / 0.2) * meta["weight"])
+    method.step(batch, batch, Rates(lr=0.1, eta=0.4, gamma=0.9, lam=0.5))
+    torch.testing.assert_close(model.weight, expected)
 
 
 class TestEvaluation:
