@@ -188,7 +188,7 @@ class Settings:
 
 # Small data has few steps: the teacher needs a shorter memory, and rates that fall to zero let
 # it settle. Few label sets keep a run short on a CPU. From a random search on the digits
-# (symmetric 70 %): among the settings that validation could not tell apart, the paper's rates.
+# (symmetric 70 %), the last two settings compared by validation accuracy on four new seeds.
 _SMALL: dict[str, Any] = {
     "sets": 3,
     "eta": 0.2,
