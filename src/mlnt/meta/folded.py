@@ -71,13 +71,11 @@ def _compute(
     sets, measure = len(synthetic_MB), CONSISTENCIES[consistency]
     parameters = dict(model.named_parameters())
     theta: dict[str, Tensor] = {name: p for name, p in parameters.items() if p.requires_grad}
-    frozen = {
-        name: p.expand(sets, *p.shape) for name, p in parameters.items() if not p.requires_grad
-    }
+    frozen = {name: _copies(p, sets) for name, p in parameters.items() if not p.requires_grad}
     with torch.enable_grad():
         # In all M groups the same θ. For second order they stay connected to it; for first
         # order they start a graph of their own.
-        copies = {name: p.expand(sets, *p.shape) for name, p in theta.items()}
+        copies = {name: _copies(p, sets) for name, p in theta.items()}
         if order == 1:
             copies = {name: p.detach().requires_grad_() for name, p in copies.items()}
         logits_MBC = network.run({**copies, **frozen}, inputs, sets, share_masks=True)
@@ -99,3 +97,12 @@ def _compute(
         else:
             gradients = gradient(loss, theta, retain_graph=False)
     return loss.detach(), gradients
+
+
+def _copies(parameter: Tensor, sets: int) -> Tensor:
+    """[M, *shape], each copy in memory of its own.
+
+    A mere view would do in most layers, but a weight with one output channel would then reach the
+    convolution as overlapping memory, and its gradient would be wrong.
+    """
+    return parameter.expand(sets, *parameter.shape).contiguous()
