@@ -127,7 +127,7 @@ def train(
         if run is not None:
             run.create()
             run.write_json(CONFIG, _config(prepared, chosen, noise, own_model))
-        for watcher in watchers:
+        for watcher in trainer.watchers:
             watcher.run_begins(prepared, chosen)
         try:
             result = run_iterations(trainer, new_model, prepared.classes)
@@ -156,27 +156,15 @@ def preset_for(dataset: Dataset) -> str:
     return dataset.name if dataset.name in ("digits", "cifar10") else dataset.kind
 
 
-class Recorder:
+class Recorder(Watcher):
     """Writes down what happens into the run folder."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
 
-    def run_begins(self, dataset: Dataset, settings: Settings) -> None:
-        pass
-
-    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
-        pass
-
-    def step_ends(self) -> None:
-        pass
-
     def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
         self.run.save_state(CHECKPOINT, state())
         self.run.append_metrics(row)
-
-    def filtered(self, report: dict[str, Any]) -> None:
-        pass
 
 
 def _new_model(

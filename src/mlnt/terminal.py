@@ -10,10 +10,10 @@ from rich.table import Table
 from mlnt.config import Settings
 from mlnt.data.sources import Dataset
 from mlnt.models import usual_model
-from mlnt.training import Stage, State, model_name
+from mlnt.training import Stage, State, Watcher, model_name
 
 
-class TerminalProgress:
+class TerminalProgress(Watcher):
     """A bar per stage: epoch, step time, accuracies of student and teacher, time left.
 
     Where the output is no terminal, one line per finished stage instead.

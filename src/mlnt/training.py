@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,14 +41,23 @@ def model_name(method: str, model: str, iteration: int) -> str:
     return f"{method} {model}, iteration {iteration}"
 
 
-class Watcher(Protocol):
+class Watcher:
     """Is told what happens: the run folder writes it down, the terminal shows it."""
 
-    def run_begins(self, dataset: Dataset, settings: Settings) -> None: ...
-    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None: ...
-    def step_ends(self) -> None: ...
-    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None: ...
-    def filtered(self, report: dict[str, Any]) -> None: ...
+    def run_begins(self, dataset: Dataset, settings: Settings) -> None:
+        """The data is ready: validation held out, noise injected."""
+
+    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
+        """A fresh network is about to be trained for so many epochs of so many steps."""
+
+    def step_ends(self) -> None:
+        """No figures yet: looking at them would wait for the GPU."""
+
+    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
+        """`row` goes into metrics.jsonl; `state()` gives the weights of all models."""
+
+    def filtered(self, report: dict[str, Any]) -> None:
+        """A mentor chose what the next iteration may learn from."""
 
 
 @dataclass
