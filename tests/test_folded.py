@@ -1,6 +1,8 @@
 """The folded engine computes what the plain loops compute."""
 
+import gc
 import logging
+import weakref
 
 import pytest
 import torch
@@ -232,3 +234,70 @@ def test_what_cannot_be_folded_is_named_and_looped(
     plain = mlnt.meta_gradient(*arguments, engine="plain")
     for key, expected in plain[1].items():
         torch.testing.assert_close(folded[1][key], expected)
+
+
+def test_networks_are_let_go() -> None:
+    """The cache of traced networks must not keep them alive."""
+    model, *others = case("mlp")
+    folded_meta_gradient(model, *others)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_hooks_are_not_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    model, *others = case("mlp")
+    seen = []
+    model.register_forward_hook(lambda *_: seen.append(1))
+    folded = folded_meta_gradient(model, *others)
+    assert seen
+    assert "has hooks" in caplog.text
+    assert_agree(folded, plain_meta_gradient(model, *others))
+
+
+class InPlace(nn.Module):
+    """Activations that overwrite what the way back needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, stride=2, padding="valid")
+        self.act = nn.SiLU(inplace=True)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.conv(x))
+        y *= 2
+        y = F.leaky_relu(y, 0.1, True)
+        return self.head(y.mean((2, 3)))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_in_place_activations(order: int, caplog: pytest.LogCaptureFixture) -> None:
+    _, *others = case("vgg")
+    model = InPlace().double()
+    folded = folded_meta_gradient(model, *others, order=order)
+    assert not caplog.records
+    assert_agree(folded, plain_meta_gradient(model, *others, order=order))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"), [(3, 2, 1), (5, 3, 2), (2, 2, 0), (1, 2, 0)]
+)
+def test_strided_convolutions(kernel: int, stride: int, padding: int, order: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding="same"),
+        nn.Tanh(),
+        nn.Conv2d(4, 5, kernel, stride, padding),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(20, CLASSES),
+    ).double()
+    inputs = torch.randn(6, 3, 9, 11, dtype=torch.float64)
+    _, _, *others = case("vgg")
+    arguments = (model, inputs, *others)
+    assert_agree(
+        folded_meta_gradient(*arguments, order=order), plain_meta_gradient(*arguments, order=order)
+    )

@@ -13,6 +13,7 @@ LAYERS = (
     {"meta"},
     {"evaluation", "label_issues"},
     {"methods"},
+    {"steps"},
     {"training"},
     {"iterations"},
     {"report"},

@@ -5,7 +5,7 @@ data -> validation held out -> noise (experiments only) -> iterations -> run fol
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import (
     Dataset,
     Source,
-    Split,
     open_dataset,
 )
-from mlnt.device import pick_device
+from mlnt.device import computing, pick_device, weight_type
 from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import predict_probabilities
 from mlnt.iterations import Result, run_iterations, summarise
@@ -106,9 +105,9 @@ def train(
 
     seeds = Seeds.of(chosen.seed)
     generator = torch.Generator(device).manual_seed(seeds.training)
-    dtype = getattr(torch, chosen.precision)
+    dtype = weight_type(chosen)
     train_split, validation, test = (
-        _on_device(split, device, dtype)
+        None if split is None else split.to(device, dtype)
         for split in (prepared.train, prepared.validation, prepared.test)
     )
     assert train_split is not None
@@ -129,11 +128,12 @@ def train(
             run.write_json(CONFIG, _config(prepared, chosen, noise, own_model))
         for watcher in trainer.watchers:
             watcher.run_begins(prepared, chosen)
-        try:
-            result = run_iterations(trainer, new_model, prepared.classes)
-        except TrainingError as error:
-            raise TrainingError(f"{error}{_last_good(run)}") from None
-        summary = {**summarise(result, trainer), "noise": noise}
+        with computing(chosen, device):
+            try:
+                result = run_iterations(trainer, new_model, prepared.classes)
+            except TrainingError as error:
+                raise TrainingError(f"{error}{_last_good(run)}") from None
+            summary = {**summarise(result, trainer), "noise": noise}
     judged = _judge_all_labels(result, prepared)
     issues = find_label_issues(judged.labels, judged.probabilities)
     summary["labels"] = len(issues.score)
@@ -176,19 +176,6 @@ def _new_model(
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be an nn.Module, got {type(model).__name__}")
     return model
-
-
-def _on_device(split: Split | None, device: torch.device, dtype: torch.dtype) -> Split | None:
-    if split is None:
-        return None
-    floating = split.inputs.is_floating_point()
-    truth = split.true_labels
-    return replace(
-        split,
-        inputs=split.inputs.to(device=device, dtype=dtype if floating else None),
-        labels=split.labels.to(device),
-        true_labels=None if truth is None else truth.to(device),
-    )
 
 
 def _config(

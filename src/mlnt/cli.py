@@ -191,18 +191,69 @@ def reproduce_command(
 @app.command(name="bench")
 def bench_command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
-    sets: Annotated[int, typer.Option(min=1, help="M")] = 5,
-    batch_size: Annotated[int, typer.Option(min=2, help="samples per batch")] = 64,
-    model: Annotated[str, typer.Option(help="small_conv or preact_resnet32")] = "small_conv",
-    steps: Annotated[int, typer.Option(min=1, help="timed steps of each row")] = 20,
-    json: Annotated[Path | None, typer.Option(help="also write the figures here")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=" | ".join(bench.SHAPES) + " \\[by the device]")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=2, help="samples per batch [128, on a CPU 32]")
+    ] = None,
+    sets: Annotated[int | None, typer.Option(min=1, help="M [10, on a CPU 5]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="timed steps of each row [50, on a CPU 10]")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="no other M or batch size, no ResNet-50")
+    ] = False,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="instead: accuracy after equal minutes for each M")
+    ] = False,
+    minutes: Annotated[float, typer.Option(min=0.01, help="for each M of --accuracy")] = 4.0,
+    data: Annotated[
+        Path | None, typer.Option(help="folder of CIFAR-10, or another data set, for --accuracy")
+    ] = None,
+    exactness: Annotated[
+        bool, typer.Option("--exactness", help="instead: the fast paths against the plain ones")
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(help="also write the figures here (--accuracy: or go on there)")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="also draw them into this PNG")] = None,
 ) -> None:
-    """Time a step of MLNT against a step of cross entropy, in one process."""
-    result = bench.run_bench(device, sets, batch_size, model, steps)
-    console.print(result.to_rich())
-    if json is not None:
+    """Time a step of MLNT against cross entropy and the authors' way, in one process."""
+    for path in (None if accuracy else json, plot):
+        _check_new(path)
+    result: bench.AccuracyResult | bench.ExactnessResult | bench.BenchResult
+    with console.status("") as status:
+        if accuracy:
+            if data is None:
+                raise InputError("--accuracy needs --data FOLDER, for example that of CIFAR-10")
+            result = bench.run_accuracy(
+                data,
+                device,
+                minutes,
+                (sets,) if sets else bench.SETS,
+                done=json,
+                tell=status.update,
+            )
+        elif exactness:
+            result = bench.run_exactness(device)
+        else:
+            result = bench.run_bench(device, model, batch_size, sets, steps, quick, status.update)
+    for part in result.to_rich():
+        console.print(part, soft_wrap=isinstance(part, str))
+    if json is not None and not accuracy:
         with _new_file(json) as file:
             file.write(result.to_json())
+    if plot is not None and isinstance(result, bench.BenchResult):
+        bench.write_plot(result, plot)
+
+
+def _check_new(path: Path | None) -> None:
+    """Better now than after minutes of work."""
+    if path is not None and not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+    if path is not None and path.exists():
+        raise InputError(f"{path} exists already; choose another name")
 
 
 def _new_file(path: Path) -> Any:

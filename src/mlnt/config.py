@@ -174,8 +174,12 @@ class Settings:
     seed: int = setting(0, "seed of every random choice", group="Machine", low=0, high=2**31 - 1)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", group="Machine")
     precision: str = setting(
-        "float32", "number type of the weights", group="Machine", choices=("float32", "float64")
+        "auto",
+        "what to compute in; auto: bfloat16 on a GPU (weights stay float32), else float32",
+        group="Machine",
+        choices=("auto", "bfloat16", "float32", "float64"),
     )
+    graph: bool = setting(True, "run each step as one CUDA graph, on a GPU", group="Machine")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -15,7 +15,8 @@ def predict_probabilities(model: nn.Module, inputs_N: Tensor) -> Tensor:
     weight = next(model.parameters())
     dtype = weight.dtype if inputs_N.is_floating_point() else inputs_N.dtype
     parts = inputs_N.split(EVALUATION_BATCH)
-    return torch.cat([model(x.to(weight.device, dtype)).softmax(dim=1) for x in parts])
+    logits = [model(x.to(weight.device, dtype)) for x in parts]
+    return torch.cat(logits).to(weight.dtype).softmax(dim=1)
 
 
 @torch.no_grad()
@@ -23,7 +24,7 @@ def extract_features(model: nn.Module, inputs_N: Tensor) -> Tensor:
     """Penultimate features [N, D] in eval mode."""
     model.eval()
     parts = [logits_and_features(model, part)[1] for part in inputs_N.split(EVALUATION_BATCH)]
-    return torch.cat(parts)
+    return torch.cat(parts).to(next(model.parameters()).dtype)
 
 
 def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mlnt.config import settings_from
 from mlnt.data.encoding import Encoder, encoder_from_json
 from mlnt.data.sources import Source, check_fits, read
-from mlnt.device import pick_device
+from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import accuracy, predict_probabilities
 from mlnt.models import build_model
@@ -68,4 +68,4 @@ def load_model(run: RunFolder, name: str = "best") -> tuple[Encoder, tuple[str, 
             f"load {name}.safetensors with safetensors.torch.load_model"
         )
     network = build_model(settings.model, encoder, len(classes))
-    return encoder, classes, run.load_into(network.to(getattr(torch, settings.precision)), name)
+    return encoder, classes, run.load_into(network.to(weight_type(settings)), name)

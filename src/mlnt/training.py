@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.config import Settings
-from mlnt.data.batches import Augmentation, Batch, Shuffled
 from mlnt.data.sources import Dataset, Split
 from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities
 from mlnt.methods.base import Method, Rates
+from mlnt.steps import Steps
 
 State = dict[str, Tensor]
 
@@ -131,10 +131,6 @@ class Trainer:
                 f"{len(self.train)} training samples are fewer than a batch of "
                 f"{self.settings.batch_size}; use a batch size of {len(self.train)} or less"
             )
-        images = self.train.inputs.ndim == 4
-        self.augmentation = Augmentation(
-            self.settings.crop_padding if images else 0, self.settings.flip and images
-        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -143,11 +139,7 @@ class Trainer:
     def run(self, stage: Stage, method: Method, kept: Tensor | None = None) -> StageResult:
         """Train for all epochs. `kept` are the samples the class loss may draw from, if not all."""
         settings, steps = self.settings, self.steps_per_epoch
-        everything = torch.arange(len(self.train), device=self.train.labels.device)
-        stream = Shuffled(everything, settings.batch_size, self.generator)
-        class_stream = None
-        if kept is not None:
-            class_stream = Shuffled(kept, settings.batch_size, self.generator)
+        runner = Steps(self.train, method, settings, self.generator, kept)
         results = {name: ModelResult() for name in method.models}
         history: list[dict[str, Any]] = []
         began = time.perf_counter()
@@ -155,14 +147,8 @@ class Trainer:
             watcher.stage_begins(stage, settings.epochs, steps)
         for epoch in range(1, settings.epochs + 1):
             epoch_began = time.perf_counter()
-            losses: list[dict[str, Tensor]] = []
-            for step in range(steps):
-                rates = self._rates((epoch - 1) * steps + step, stage)
-                batch = self._batch(stream.draw())
-                class_batch = batch if class_stream is None else self._batch(class_stream.draw())
-                losses.append(method.step(batch, class_batch, rates))
-                for watcher in self.watchers:
-                    watcher.step_ends()
+            rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
+            losses = runner.run(rates, self._step_ends)
             means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
             self._check_weights(method.models, stage, epoch)
             train_seconds = time.perf_counter() - epoch_began
@@ -171,11 +157,11 @@ class Trainer:
                 "iteration": stage.iteration,
                 "epoch": epoch,
                 **means,
-                **self._evaluate(method.models, results, epoch),
-                "lr": rates.lr,
-                "eta": rates.eta,
-                "gamma": rates.gamma,
-                "lam": rates.lam,
+                **self.evaluate(method.models, results, epoch),
+                "lr": rates[-1].lr,
+                "eta": rates[-1].eta,
+                "gamma": rates[-1].gamma,
+                "lam": rates[-1].lam,
                 "step_ms": 1000 * train_seconds / steps,
                 "seconds": time.perf_counter() - began,
             }
@@ -189,17 +175,13 @@ class Trainer:
         progress = step / (self.settings.epochs * self.steps_per_epoch)
         return rates_at(progress, self.settings, stage.iteration)
 
-    def _batch(self, indices_B: Tensor) -> Batch:
-        inputs = self.augmentation(self.train.inputs[indices_B], self.generator)
-        return Batch(indices_B, inputs, self.train.labels[indices_B])
+    def _step_ends(self) -> None:
+        for watcher in self.watchers:
+            watcher.step_ends()
 
-    def _mean_losses(
-        self, losses: list[dict[str, Tensor]], stage: Stage, epoch: int
-    ) -> dict[str, float]:
+    def _mean_losses(self, losses: dict[str, Tensor], stage: Stage, epoch: int) -> dict[str, float]:
         """Mean of each loss over the epoch; a loss that is not finite ends the run."""
-        values = {
-            name: torch.stack([step[name].double() for step in losses]).cpu() for name in losses[0]
-        }
+        values = {name: found.double().cpu() for name, found in losses.items()}
         first_bad = {
             name: int((~torch.isfinite(row)).int().argmax())
             for name, row in values.items()
@@ -207,7 +189,7 @@ class Trainer:
         }
         if first_bad:
             name = min(first_bad, key=lambda name: first_bad[name])
-            step = (epoch - 1) * len(losses) + first_bad[name]
+            step = (epoch - 1) * self.steps_per_epoch + first_bad[name]
             raise TrainingError(
                 f"{name} became {values[name][first_bad[name]].item()} in step {step + 1} "
                 f"(epoch {epoch}) of {stage.name} with {self._describe_rates(step, stage)}"
@@ -235,7 +217,7 @@ class Trainer:
             return f"lr={rates.lr:g}; lower it"
         return f"lr={rates.lr:g}, eta={rates.eta:g}, alpha={self.settings.alpha:g}; lower them"
 
-    def _evaluate(
+    def evaluate(
         self, models: dict[str, nn.Module], results: dict[str, ModelResult], epoch: int
     ) -> dict[str, dict[str, float]]:
         """Validation and test accuracy of every model; keeps the weights of the best epoch."""

@@ -4,6 +4,7 @@ Axes: N samples, B batch.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,25 +21,42 @@ class Batch:
 class Shuffled:
     """An endless stream of batches of indices: every pass a new order, no sample twice in one.
 
-    What does not fill a batch at the end of a pass is left out of that pass.
+    What does not fill a batch at the end of a pass is left out of that pass. `advance` is done by
+    the host before each batch; `take` happens on the device alone, so that it can be recorded.
     """
 
     def __init__(self, indices_N: Tensor, batch_size: int, generator: torch.Generator) -> None:
         self.indices_N = indices_N
         self.batch_size = min(batch_size, len(indices_N))
         self.generator = generator
-        self.order_N = indices_N
-        self.position = len(indices_N)
+        self.order_N = indices_N.clone()
+        self.position = len(indices_N)  # what the host knows of the place in this pass
+        self.place_B = torch.arange(self.batch_size, device=indices_N.device)
 
-    def draw(self) -> Tensor:
+    def advance(self) -> None:
+        """Begin a new pass where the next batch would not fit into this one."""
         if self.position + self.batch_size > len(self.indices_N):
             order = torch.randperm(
                 len(self.indices_N), generator=self.generator, device=self.generator.device
             )
-            self.order_N, self.position = self.indices_N[order], 0
-        chosen_B = self.order_N[self.position : self.position + self.batch_size]
+            self.order_N.copy_(self.indices_N[order])
+            self.place_B.copy_(torch.arange(self.batch_size, device=self.place_B.device))
+            self.position = 0
         self.position += self.batch_size
+
+    def take(self) -> Tensor:
+        """The next batch, [B]."""
+        chosen_B = self.order_N[self.place_B]
+        self.place_B += self.batch_size
         return chosen_B
+
+    def state(self) -> dict[str, Tensor | int]:
+        return {"order": self.order_N, "place": self.place_B, "position": self.position}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.order_N.copy_(state["order"])
+        self.place_B.copy_(state["place"])
+        self.position = state["position"]
 
 
 @dataclass(frozen=True)

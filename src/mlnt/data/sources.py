@@ -31,6 +31,16 @@ class Split:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Split":
+        """On a device; inputs that are not numbers of words or the like in this type."""
+        truth = self.true_labels
+        return replace(
+            self,
+            inputs=self.inputs.to(device, dtype if self.inputs.is_floating_point() else None),
+            labels=self.labels.to(device),
+            true_labels=None if truth is None else truth.to(device),
+        )
+
     def take(self, indices: Tensor) -> "Split":
         return Split(
             self.inputs[indices],

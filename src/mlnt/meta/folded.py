@@ -1,61 +1,80 @@
 """The meta-gradient of `plain.py` with the M models folded into the channel axis.
 
-The same function: with the identical θ in all M groups one backward pass gives the M inner
-gradients, and one forward and backward pass at θ′_1 … θ′_M gives those of the consistency losses.
+The same function. The inner step is one forward pass at θ and M backward passes at once; the meta
+step is one forward and one backward pass of the M models θ′_1 … θ′_M:
+
+    g_m   = ∇L_c(X, Ŷ_m, θ)         from one forward pass: only the gradient at the logits differs
+    θ′_m  = θ − α g_m
+    v_m   = ∇J(θ′_m)
+    first order   ∇L_meta = 1/M Σ_m v_m
+    second order  ∇L_meta = 1/M Σ_m (v_m − α H_m v_m),  Σ_m H_m v_m = ∇_θ Σ_m ⟨g_m(θ), v_m⟩
 
 Axes: M sets, B batch, C classes.
 """
 
 import logging
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mlnt.meta.folding import CannotFold, FoldedNetwork
-from mlnt.meta.plain import CONSISTENCIES, Gradients, gradient, plain_meta_gradient
+from mlnt.meta.flat import Layout, merge, split_by_rank
+from mlnt.meta.folding import FoldedNetwork
+from mlnt.meta.plain import CONSISTENCIES, Gradients, plain_meta_gradient
+from mlnt.meta.tape import CannotFold, Options
 
 log = logging.getLogger("mlnt")
 
-# Tracing takes as long as several steps; a network's structure does not change while it trains.
-_traced: "weakref.WeakKeyDictionary[nn.Module, FoldedNetwork | None]" = weakref.WeakKeyDictionary()
+Target = Tensor | Callable[[], Tensor]
+
+# Tracing takes as long as several steps; a network's structure does not change while it trains,
+# but what its forward pass does may depend on its mode.
+_traced: "weakref.WeakKeyDictionary[nn.Module, dict[bool, FoldedNetwork | None]]"
+_traced = weakref.WeakKeyDictionary()
 
 
 def folded_meta_gradient(
     model: nn.Module,
     inputs: Any,
     synthetic_MB: Tensor,
-    target_BC: Tensor,
+    target: Target,
     alpha: float | Tensor,
     order: int = 1,
     consistency: str = "kl",
 ) -> tuple[Tensor, Gradients]:
-    """What `plain_meta_gradient` gives; a network that cannot be folded is given to it."""
-    network = _network(model)
+    """What `plain_meta_gradient` gives; a network that cannot be folded is given to it.
+
+    The target may be a function that gives it: it is asked for after the inner step.
+    """
+    network = folded_network(model)
     if network is not None:
         try:
-            return _compute(
-                network, model, inputs, synthetic_MB, target_BC, alpha, order, consistency
-            )
+            return _compute(network, model, inputs, synthetic_MB, target, alpha, order, consistency)
         except CannotFold as obstacle:
-            _give_up(model, obstacle)
+            give_up(model, obstacle)
+    target_BC = target() if callable(target) else target
     return plain_meta_gradient(model, inputs, synthetic_MB, target_BC, alpha, order, consistency)
 
 
-def _network(model: nn.Module) -> FoldedNetwork | None:
-    if model not in _traced:
+def folded_network(model: nn.Module) -> FoldedNetwork | None:
+    """The traced network in the mode it is in; None if it cannot be folded."""
+    by_mode = _traced.setdefault(model, {})
+    if model.training not in by_mode:
         try:
-            _traced[model] = FoldedNetwork(model)
+            by_mode[model.training] = FoldedNetwork(model)
         except CannotFold as obstacle:
-            _give_up(model, obstacle)
-    return _traced[model]
+            give_up(model, obstacle)
+    return _traced[model][model.training]
 
 
-def _give_up(model: nn.Module, obstacle: CannotFold) -> None:
-    log.warning("folded engine: %s; the plain loop is used instead", obstacle)
-    _traced[model] = None
+def give_up(model: nn.Module, obstacle: CannotFold) -> None:
+    """Say once why a network is not folded, and do not try again."""
+    if _traced.get(model) != {True: None, False: None}:
+        log.warning("folded engine: %s; the plain loop is used instead", obstacle)
+    _traced[model] = {True: None, False: None}
 
 
 def _compute(
@@ -63,46 +82,158 @@ def _compute(
     model: nn.Module,
     inputs: Any,
     synthetic_MB: Tensor,
-    target_BC: Tensor,
+    target: Target,
     alpha: float | Tensor,
     order: int,
     consistency: str,
 ) -> tuple[Tensor, Gradients]:
-    sets, measure = len(synthetic_MB), CONSISTENCIES[consistency]
-    parameters = dict(model.named_parameters())
-    theta: dict[str, Tensor] = {name: p for name, p in parameters.items() if p.requires_grad}
-    frozen = {name: _copies(p, sets) for name, p in parameters.items() if not p.requires_grad}
+    sets = len(synthetic_MB)
+    theta = Parameters(dict(model.named_parameters()), sets, compute_type(model))
+    inputs = theta.prepare(inputs)
+    inner, differentiate = _inner_gradients(network, theta, inputs, synthetic_MB, order)
+    theta_prime = theta.step(inner, alpha)
+    run = network.run(theta_prime, inputs, Options(sets))
+    target_BC = target() if callable(target) else target
+    loss, dlogits = _consistency(run.logits, target_BC, sets, consistency)
+    by_set = theta.joined(run.pull_back(dlogits))
+    gradients = theta.sum_over_models(by_set)
+    if order == 2:
+        # A scale of α: H v has the size of α^-1 times what it changes.
+        for name, curvature in differentiate(theta.views(by_set)).items():
+            gradients[name] = gradients[name] - alpha * curvature
+    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    return loss, {name: gradients[name] for name in trainable}
+
+
+def _inner_gradients(
+    network: FoldedNetwork, theta: "Parameters", inputs: Any, synthetic_MB: Tensor, order: int
+) -> Any:
+    """(g_1 … g_M in one vector per type, a function v -> Σ_m H_m v_m)."""
+    sets, batch = synthetic_MB.shape
+    weights = theta.shared(requires_grad=order == 2)
+    options = Options(sets, shared=True, differentiable=order == 2)
+    run = network.run(weights, inputs, options)
+    with torch.set_grad_enabled(order == 2):
+        probabilities_BC = run.logits.to(theta.full).softmax(dim=1)
+        one_hot_BMC = F.one_hot(synthetic_MB.T, probabilities_BC.shape[1])
+        dlogits_BMC = (probabilities_BC.unsqueeze(1) - one_hot_BMC) / batch
+        inner = run.pull_back(dlogits_BMC.flatten(1).to(run.logits.dtype))
+
+    def differentiate(v: Mapping[str, Tensor]) -> Gradients:
+        names = [name for name, weight in weights.items() if weight.requires_grad]
+        outputs = [inner[name] for name in names]
+        found = torch.autograd.grad(
+            outputs,
+            [weights[name] for name in names],
+            [v[name].reshape(g.shape).to(g.dtype) for name, g in zip(names, outputs, strict=True)],
+            allow_unused=True,
+        )
+        return {
+            name: torch.zeros_like(weights[name]) if g is None else g.to(theta.full)
+            for name, g in zip(names, found, strict=True)
+        }
+
+    return theta.joined({name: g.detach() for name, g in inner.items()}), differentiate
+
+
+def _consistency(
+    logits: Tensor, target_BC: Tensor, sets: int, consistency: str
+) -> tuple[Tensor, Tensor]:
+    """(L_meta, its gradient at the folded logits [B, M·C])."""
     with torch.enable_grad():
-        # In all M groups the same θ. For second order they stay connected to it; for first
-        # order they start a graph of their own.
-        copies = {name: _copies(p, sets) for name, p in theta.items()}
-        if order == 1:
-            copies = {name: p.detach().requires_grad_() for name, p in copies.items()}
-        logits_MBC = network.run({**copies, **frozen}, inputs, sets, share_masks=True)
-        # Summed over the sets, each a mean over the batch: the groups do not mix.
-        class_loss = F.cross_entropy(
-            logits_MBC.flatten(0, 1), synthetic_MB.flatten(), reduction="sum"
-        ) / len(target_BC)
-        inner = gradient(class_loss, copies, retain_graph=order == 2, create_graph=order == 2)
-        theta_prime = {name: copies[name] - alpha * inner[name] for name in theta}
-        if order == 1:
-            theta_prime = {name: p.detach().requires_grad_() for name, p in theta_prime.items()}
-        logits_MBC = network.run({**theta_prime, **frozen}, inputs, sets)
+        leaf = logits.detach().to(target_BC.dtype).requires_grad_()
+        logits_MBC = leaf.unflatten(1, (sets, -1)).transpose(0, 1)
         targets = target_BC.expand(sets, *target_BC.shape).flatten(0, 1)
         # A mean over M·B rows is the mean over the sets of the means over the batch.
-        loss = measure(targets, logits_MBC.flatten(0, 1))
-        if order == 1:
-            by_set = gradient(loss, theta_prime, retain_graph=False)
-            gradients = {name: g.sum(dim=0) for name, g in by_set.items()}
-        else:
-            gradients = gradient(loss, theta, retain_graph=False)
-    return loss.detach(), gradients
+        loss = CONSISTENCIES[consistency](targets, logits_MBC.flatten(0, 1))
+        (dlogits,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), dlogits.to(logits.dtype)
 
 
-def _copies(parameter: Tensor, sets: int) -> Tensor:
-    """[M, *shape], each copy in memory of its own.
+def compute_type(model: nn.Module) -> torch.dtype:
+    """What to compute in: the type of autocast where it is on, else that of the weights."""
+    first = next(model.parameters())
+    if torch.is_autocast_enabled(first.device.type):
+        return torch.get_autocast_dtype(first.device.type)
+    return first.dtype
 
-    A mere view would do in most layers, but a weight with one output channel would then reach the
-    convolution as overlapping memory, and its gradient would be wrong.
-    """
-    return parameter.expand(sets, *parameter.shape).contiguous()
+
+class Parameters:
+    """θ, and M versions of it, in the types they are computed with."""
+
+    def __init__(self, named: Mapping[str, Tensor], sets: int, dtype: torch.dtype) -> None:
+        self.named, self.sets, self.dtype = named, sets, dtype
+        self.full = next(iter(named.values())).dtype
+        self.kinds = split_by_rank(named)
+        self.types = (dtype, self.full)
+        self.layouts = [Layout(kind, sets) for kind in self.kinds]
+        self.single = [Layout(kind, 1) for kind in self.kinds]
+
+    def prepare(self, inputs: Any) -> Any:
+        """Floating inputs in the type of computation, images with channels last on a GPU."""
+        return cast_inputs(inputs, self.dtype)
+
+    def shared(self, requires_grad: bool = False) -> dict[str, Tensor]:
+        """θ itself."""
+        parts = [
+            layout.views(layout.join({name: p.detach() for name, p in kind.items()}).to(dtype))
+            for layout, kind, dtype in zip(self.single, self.kinds, self.types, strict=True)
+            if kind
+        ]
+        weights = merge(self.named, *parts)
+        if requires_grad:
+            for name, weight in weights.items():
+                weights[name] = weight.detach().requires_grad_(self.named[name].requires_grad)
+        return weights
+
+    def joined(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Gradients of all parameters, one vector for each kind; zero where there is none."""
+        vectors = []
+        for layout, kind, dtype in zip(self.layouts, self.kinds, self.types, strict=True):
+            parts = {}
+            for name, p in kind.items():
+                found = gradients.get(name)
+                if found is None:
+                    found = p.new_zeros(self.sets * p.numel(), dtype=dtype).view(-1, *p.shape[1:])
+                parts[name] = found
+            vectors.append(layout.join(parts) if kind else torch.empty(0))
+        return vectors
+
+    def step(self, gradients: list[Tensor], alpha: float | Tensor) -> dict[str, Tensor]:
+        """θ − α g of every model; frozen parameters stay."""
+        parts = []
+        for layout, kind, vector, dtype in zip(
+            self.layouts, self.kinds, gradients, self.types, strict=True
+        ):
+            if kind:
+                moved = layout.repeat(kind).sub_(vector * alpha)
+                parts.append(layout.views(moved.to(dtype)))
+        weights = merge(self.named, *parts)
+        for name, p in self.named.items():
+            if not p.requires_grad:
+                weights[name] = (
+                    p.detach().to(weights[name].dtype).repeat(self.sets, *[1] * (p.ndim - 1))
+                )
+        return weights
+
+    def views(self, vectors: list[Tensor]) -> dict[str, Tensor]:
+        pairs = zip(self.layouts, self.kinds, vectors, strict=True)
+        return merge(self.named, *(layout.views(v) for layout, kind, v in pairs if kind))
+
+    def sum_over_models(self, vectors: list[Tensor]) -> dict[str, Tensor]:
+        pairs = zip(self.layouts, self.kinds, vectors, strict=True)
+        return merge(
+            self.named,
+            *(layout.sum_over_models(v.to(self.full)) for layout, kind, v in pairs if kind),
+        )
+
+
+def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:
+    if isinstance(inputs, tuple):
+        return tuple(cast_inputs(value, dtype) for value in inputs)
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        return inputs
+    inputs = inputs.to(dtype)
+    if inputs.is_cuda and inputs.ndim == 4:
+        return inputs.contiguous(memory_format=torch.channels_last)
+    return inputs

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings, check_setting, fields_by_name
 from mlnt.meta.features import penultimate
+from mlnt.meta.folded import Target
 from mlnt.meta.gradient import meta_gradient
 from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
+from mlnt.meta.tape import stream_aside
 from mlnt.meta.teacher import ema_, make_teacher, mixed_target
 
 
@@ -72,17 +74,32 @@ class NoiseTolerance:
         synthetic_MB = synthetic_labels(
             labels, features, self.sets, self.rho, self.neighbours, self.generator
         )
-        target_BC = mixed_target(self.teacher, self.mentor, inputs, lam)
+        target = self._target_aside(inputs, lam)
         return meta_gradient(
             self.student,
             inputs,
             synthetic_MB,
-            target_BC,
+            target,
             self.alpha,
             self.order,
             self.engine,
             self.consistency,
         )
+
+    def _target_aside(self, inputs: Any, lam: float | Tensor) -> Target:
+        """The target; on a GPU computed beside the inner step, which does not need it yet."""
+        aside = stream_aside(next(self.teacher.parameters()).device)
+        if aside is None:
+            return mixed_target(self.teacher, self.mentor, inputs, lam)
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            target_BC = mixed_target(self.teacher, self.mentor, inputs, lam)
+
+        def when_needed() -> Tensor:
+            torch.cuda.current_stream().wait_stream(aside)
+            return target_BC
+
+        return when_needed
 
     def meta_update(
         self,
@@ -102,9 +119,13 @@ class NoiseTolerance:
         loss, gradients = self.meta_gradient(inputs, labels, features, lam)
         parameters = dict(self.student.named_parameters())
         with torch.no_grad():
-            for name, gradient in gradients.items():
-                rate = eta.get(name, 0.0) if isinstance(eta, Mapping) else eta
-                parameters[name].sub_(rate * gradient)
+            if isinstance(eta, Mapping):
+                for name, gradient in gradients.items():
+                    parameters[name].sub_(eta.get(name, 0.0) * gradient)
+            else:
+                moved: list[Tensor] = [parameters[name] for name in gradients]
+                steps = torch._foreach_mul(list(gradients.values()), eta)
+                torch._foreach_sub_(moved, steps)
         return loss
 
     def add_meta_gradient(

@@ -1,0 +1,26 @@
+"""Times a step of each method side by side in one process; a claim is a ratio from one table.
+
+authors.py the yardstick -> floor.py what the convolutions alone need -> rows.py one timed step ->
+steps.py the bench -> result.py JSON and tables -> plot.py the picture
+
+accuracy.py what M buys in equal minutes; exactness.py the fast paths against the plain ones
+"""
+
+from mlnt.bench.accuracy import SETS, AccuracyResult, run_accuracy
+from mlnt.bench.exactness import ExactnessResult, run_exactness
+from mlnt.bench.plot import write_plot
+from mlnt.bench.result import BenchResult
+from mlnt.bench.rows import SHAPES
+from mlnt.bench.steps import run_bench
+
+__all__ = [
+    "SETS",
+    "SHAPES",
+    "AccuracyResult",
+    "BenchResult",
+    "ExactnessResult",
+    "run_accuracy",
+    "run_bench",
+    "run_exactness",
+    "write_plot",
+]

@@ -1,0 +1,127 @@
+"""Steps on batches drawn on the device: on any device, and recorded as a CUDA graph on a GPU."""
+
+import logging
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mlnt.config import make_settings
+from mlnt.data.sources import Split
+from mlnt.methods import MLNT, CrossEntropy, Rates
+from mlnt.models import SmallConv
+from mlnt.steps import Steps
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[needs_gpu, pytest.mark.gpu])]
+RATES = [Rates(lr=0.05, eta=0.02 * step, gamma=0.9, lam=0.1) for step in range(20)]
+
+
+class WithDropout(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(SmallConv(1, 6, 4), nn.Dropout(0.3), nn.Linear(6, 3))
+
+
+def make_steps(method: str = "mlnt", device: str = "cpu", seed: int = 0, **options: Any) -> Steps:
+    torch.manual_seed(0)
+    settings = make_settings(
+        "digits", batch_size=8, sets=2, crop_padding=1, flip=True, precision="float32",
+        engine="plain" if device == "cpu" else "folded", **options,
+    )  # fmt: skip
+    draw = torch.Generator().manual_seed(1)
+    train = Split(
+        torch.randn(50, 1, 8, 8, generator=draw).to(device),
+        torch.randint(3, (50,), generator=draw).to(device),
+    )
+    features = torch.randn(50, 5, generator=draw).to(device)
+    generator = torch.Generator(device).manual_seed(2)
+    torch.manual_seed(seed)
+    student = WithDropout().to(device)
+    kept = torch.arange(0, 50, 2, device=device)  # three batches a pass: it ends within a run
+    if method == "mlnt":
+        teach = MLNT(student, settings, features, generator=generator)
+        return Steps(train, teach, settings, generator, kept)
+    return Steps(train, CrossEntropy(student, settings), settings, generator)
+
+
+def weights(steps: Steps) -> dict[str, Tensor]:
+    return {
+        f"{name}.{key}": value.clone()
+        for name, model in steps.method.models.items()
+        for key, value in model.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("method", ["mlnt", "cross_entropy"])
+def test_interrupted_and_resumed_goes_on_alike(method: str, device: str) -> None:
+    whole = make_steps(method, device)
+    losses = whole.run(RATES)
+    first = make_steps(method, device)
+    begun = first.run(RATES[:10])
+    state = first.state()
+    second = make_steps(method, device, seed=9)  # other weights, to be overwritten
+    second.load_state(state)
+    ended = second.run(RATES[10:])
+    for name, expected in losses.items():
+        found = torch.cat([begun[name], ended[name]])
+        print(name, (found - expected).tolist())
+        if device == "cpu":
+            assert torch.equal(found, expected), name
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    for name, expected in weights(whole).items():
+        torch.testing.assert_close(weights(second)[name], expected, rtol=1e-3, atol=1e-4)
+
+
+@needs_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["mlnt", "cross_entropy"])
+def test_recorded_steps_are_the_eager_ones(method: str) -> None:
+    """The same random numbers, so the same trajectory, up to the order of float32 sums."""
+    recorded, eager = make_steps(method, "cuda"), make_steps(method, "cuda", graph=False)
+    of_graph, of_eager = recorded.run(RATES), eager.run(RATES)
+    assert recorded.graph is not None
+    assert eager.graph is None
+    print({name: (of_graph[name] - of_eager[name]).tolist() for name in of_eager})
+    for name, expected in of_eager.items():
+        torch.testing.assert_close(of_graph[name], expected, rtol=1e-3, atol=1e-4)
+    for name, expected in weights(eager).items():
+        torch.testing.assert_close(weights(recorded)[name], expected, rtol=1e-3, atol=1e-4)
+
+
+@needs_gpu
+@pytest.mark.gpu
+def test_what_cannot_be_recorded_runs_eagerly(caplog: pytest.LogCaptureFixture) -> None:
+    class Looks(CrossEntropy):
+        def step(self, *arguments: Any) -> dict[str, Tensor]:
+            losses = super().step(*arguments)
+            assert losses["class_loss"].item() > 0  # waits for the GPU
+            return losses
+
+    def make() -> Steps:
+        steps = make_steps("cross_entropy", "cuda")
+        steps.method = Looks(steps.method.models["student"], steps.settings)
+        return steps
+
+    with caplog.at_level(logging.WARNING, logger="mlnt"):
+        found = make().run(RATES)
+    assert "cannot be recorded" in caplog.text
+    expected = make_steps("cross_entropy", "cuda", graph=False).run(RATES)
+    torch.testing.assert_close(found["class_loss"], expected["class_loss"], rtol=1e-3, atol=1e-4)
+
+
+@needs_gpu
+@pytest.mark.gpu
+def test_no_wait_inside_an_epoch() -> None:
+    steps = make_steps("mlnt", "cuda")
+    steps.run(RATES)
+    steps.run(RATES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this mode is a prototype
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            steps.run(RATES)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
