@@ -301,3 +301,20 @@ def test_strided_convolutions(kernel: int, stride: int, padding: int, order: int
     assert_agree(
         folded_meta_gradient(*arguments, order=order), plain_meta_gradient(*arguments, order=order)
     )
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", ["bottlenecks", "vgg", "separable", "concatenating", "mlp"])
+def test_autocast_decides_the_numbers_computed_with(
+    name: str, order: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, inputs, synthetic_MB, target_BC, alpha = case(name)
+    arguments = (model.float(), inputs.float(), synthetic_MB, target_BC.float(), alpha)
+    exact = plain_meta_gradient(*arguments, order=order)[1]
+    with torch.autocast("cpu", torch.bfloat16):
+        low = folded_meta_gradient(*arguments, order=order)[1]
+    assert not caplog.records
+    assert {g.dtype for g in low.values()} == {torch.float32}
+    one, other = (torch.cat([g.flatten() for g in found.values()]) for found in (exact, low))
+    assert not torch.equal(one, other)
+    assert F.cosine_similarity(one, other, dim=0) > 0.95

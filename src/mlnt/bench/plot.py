@@ -56,7 +56,7 @@ def _draw_bars(axis: Any, rows: list[Row]) -> None:
         axis.barh(place, row.ms - left, left=left, color=colour, height=0.65)
         ratio = "" if row.ratio is None else f"  ({row.ratio:.1f}×)"
         axis.annotate(
-            f"{row.ms:.3g} ms{ratio}",
+            f"{row.ms:,.0f} ms{ratio}" if row.ms >= 100 else f"{row.ms:.3g} ms{ratio}",
             (row.ms, place),
             xytext=(4, 0),
             textcoords="offset points",

@@ -60,7 +60,7 @@ class FoldedNetwork:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 self.run(weights, inputs, replace(options, track=False))
         tape = _Evaluation(model, self.graph, self.names, self.fusions, weights, options)
-        with torch.set_grad_enabled(options.differentiable):
+        with tape.own_terms():
             result = tape.run(*(inputs if isinstance(inputs, tuple) else (inputs,)))
         if not isinstance(result, Folded) or result.value.ndim != 2:
             raise CannotFold(f"{self.kind} does not end in logits [B, C]")

@@ -3,7 +3,7 @@
 All tensors are rows of channels, [R, K] in memory, R = batch × height × width. K columns of output
 or gradient belong to `own` channels of x: column k to channel k mod own. So M sets of gradients
 may share one x (K = M·own), or each model has its own (own = K). Sums are float32, in a fixed
-order: the same inputs give the same bits.
+order: the same inputs give the same bits. OWN = 0 in a kernel says that own = K.
 
 With x̂ = (x − μ)·r, r = (σ² + ε)^(−1/2), z = γ x̂ + β, y = z or max(z, 0), g = dy·[z > 0]:
 
@@ -19,17 +19,6 @@ from torch import Tensor
 
 TILE = 4096  # elements; the sums, which hold accumulators as well, take half
 PROGRAMS = 1056  # eight for each of the 132 multiprocessors of a Hopper GPU
-
-
-@triton.jit
-def _channel(col, own, BLOCK_K: tl.constexpr, ALIGNED: tl.constexpr):
-    """Column k belongs to channel k mod own. Where blocks do not straddle sets, written so that
-    the compiler sees neighbours in memory and loads eight at a time."""
-    if ALIGNED:  # noqa: SIM108
-        channel = (tl.program_id(0) * BLOCK_K) % own + tl.arange(0, BLOCK_K)
-    else:
-        channel = col % own
-    return channel
 
 
 @triton.jit
@@ -117,14 +106,15 @@ def _normalise(
 @triton.jit
 def _gradient_sums(
     dy_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, partial_ptr,
-    rows, cols, own, eps, rows_per_split,
+    rows, cols, eps, rows_per_split,
     RELU: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
     """partial[split] = (Σ g, Σ g x̂)."""
     col = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = col < cols
-    channel = _channel(col, own, BLOCK_K, ALIGNED)
+    channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
+    own = OWN if OWN else cols
     split = tl.program_id(1)
     mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
     r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, in_cols, 1.0) + eps)[None, :]
@@ -152,14 +142,15 @@ def _gradient_sums(
 @triton.jit
 def _input_gradient(
     dy_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, sums_ptr, plus_ptr, dx_ptr,
-    rows, cols, own, eps,
+    rows, cols, eps,
     RELU: tl.constexpr, PLUS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
     """dx, plus what other branches have sent to the same x."""
     col = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = col < cols
-    channel = _channel(col, own, BLOCK_K, ALIGNED)
+    channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
+    own = OWN if OWN else cols
     mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
     r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, in_cols, 1.0) + eps)[None, :]
     weight = tl.load(weight_ptr + channel, in_cols, 0.0)[None, :]
@@ -184,14 +175,15 @@ def _input_gradient(
 @triton.jit
 def _second_sums(
     u_ptr, dy_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, partial_ptr,
-    rows, cols, own, eps, rows_per_split,
+    rows, cols, eps, rows_per_split,
     RELU: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
     """partial[split] = (Σ u, Σ u x̂, Σ u g), u the gradient that arrives at dx."""
     col = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = col < cols
-    channel = _channel(col, own, BLOCK_K, ALIGNED)
+    channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
+    own = OWN if OWN else cols
     split = tl.program_id(1)
     mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
     r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, in_cols, 1.0) + eps)[None, :]
@@ -277,15 +269,10 @@ def _second_gradients(
     tl.store(ddx_ptr + at, total.to(ddx_ptr.dtype.element_ty), mask)
 
 
-def _blocks(cols: int, own: int, tile: int) -> tuple[int, dict[str, int], bool]:
-    """(programs across, sizes of a tile, whether no block of columns straddles two sets)."""
-    block_k, aligned = min(64, triton.next_power_of_2(cols)), True
-    if own != cols:
-        block_k = min(64, own & -own)  # the largest power of two that divides it
-        if block_k < 16:
-            block_k, aligned = 64, False
-    sizes = {"BLOCK_R": tile // block_k, "BLOCK_K": block_k}
-    return triton.cdiv(cols, block_k), sizes, aligned
+def _blocks(cols: int, tile: int) -> tuple[int, dict[str, int]]:
+    """(programs across, sizes of a tile): rows of 128 bytes of bfloat16 where there are as many."""
+    block_k = min(64, triton.next_power_of_2(cols))
+    return triton.cdiv(cols, block_k), {"BLOCK_R": tile // block_k, "BLOCK_K": block_k}
 
 
 def _splits(rows: int, column_blocks: int, block_r: int) -> tuple[int, int]:
@@ -314,7 +301,7 @@ def normalise(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(x + other, y, μ, σ²); `running` statistics and their momentum are updated in place."""
     rows, cols = x_RK.shape
-    column_blocks, sizes, _ = _blocks(cols, cols, TILE)
+    column_blocks, sizes = _blocks(cols, TILE)
     block_r, block_k = sizes["BLOCK_R"], sizes["BLOCK_K"]
     splits, per_split = _splits(rows, column_blocks, block_r)
     partial = torch.empty(splits, 2, cols, device=x_RK.device)
@@ -348,20 +335,20 @@ def pull_back(
     rows, cols = dy_RK.shape
     own = x.shape[1]
     mean, var = statistics
-    across, sizes, aligned = _blocks(cols, own, TILE // 2)
+    across, sizes = _blocks(cols, TILE // 2)
     splits, per_split = _splits(rows, across, sizes["BLOCK_R"])
     partial = torch.empty(splits, 2, cols, device=x.device)
     _gradient_sums[(across, splits)](
-        dy_RK, x, mean, var, weight, bias, partial, rows, cols, own, eps, per_split,
-        RELU=relu, ALIGNED=aligned, **sizes,
+        dy_RK, x, mean, var, weight, bias, partial, rows, cols, eps, per_split,
+        RELU=relu, OWN=0 if own == cols else own, **sizes,
     )  # fmt: skip
     sums = _sums(partial)
     dx = torch.empty_like(dy_RK)
-    across, sizes, aligned = _blocks(cols, own, TILE)
+    across, sizes = _blocks(cols, TILE)
     _input_gradient[(across, triton.cdiv(rows, sizes["BLOCK_R"]))](
         dy_RK, x, mean, var, weight, bias, sums, dx if plus_RK is None else plus_RK, dx,
-        rows, cols, own, eps,
-        RELU=relu, PLUS=plus_RK is not None, ALIGNED=aligned, **sizes,
+        rows, cols, eps,
+        RELU=relu, PLUS=plus_RK is not None, OWN=0 if own == cols else own, **sizes,
     )  # fmt: skip
     return dx, sums
 
@@ -383,16 +370,16 @@ def pull_back_twice(
     rows, cols = dy_RK.shape
     own, sets = x.shape[1], cols // x.shape[1]
     mean, var = statistics
-    across, sizes, aligned = _blocks(cols, own, TILE // 2)
+    across, sizes = _blocks(cols, TILE // 2)
     splits, per_split = _splits(rows, across, sizes["BLOCK_R"])
     partial = torch.empty(splits, 3, cols, device=x.device)
     _second_sums[(across, splits)](
-        u_RK, dy_RK, x, mean, var, weight, bias, partial, rows, cols, own, eps, per_split,
-        RELU=relu, ALIGNED=aligned, **sizes,
+        u_RK, dy_RK, x, mean, var, weight, bias, partial, rows, cols, eps, per_split,
+        RELU=relu, OWN=0 if own == cols else own, **sizes,
     )  # fmt: skip
     second = _sums(partial)
     ddy, ddx = torch.empty_like(dy_RK), torch.empty_like(x)
-    across, sizes, _ = _blocks(own, own, TILE)
+    across, sizes = _blocks(own, TILE)
     block_r, block_k = sizes["BLOCK_R"], sizes["BLOCK_K"]
     _second_gradients[(across, triton.cdiv(rows, block_r))](
         u_RK, dy_RK, x, mean, var, weight, bias, sums, second, a_K, b_K, ddy, ddx,

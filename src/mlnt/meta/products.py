@@ -69,6 +69,9 @@ class _WeightGradient(Function):
     def forward(ctx: Any, x: Tensor, dy: Tensor, shape: Shape) -> Tensor:
         ctx.save_for_backward(x, dy)
         ctx.shape = shape
+        if not x.is_cuda:
+            # oneDNN writes beyond its memory for few channels that lie last (oneDNN issue 6035).
+            x, dy = x.contiguous(), dy.contiguous()
         weight = dy.new_empty(1).expand(dy.shape[1], x.shape[1] // shape.groups, *shape.kernel)
         return torch.ops.aten.convolution_backward(
             dy, x, weight, None, shape.stride, shape.padding, shape.dilation, False,
@@ -80,6 +83,11 @@ class _WeightGradient(Function):
         x, dy = ctx.saved_tensors
         size = tuple(x.shape[2:])
         return input_gradient(dy, v, size, ctx.shape), convolve(x, v, None, ctx.shape), None
+
+
+def _use_kernels(x: Tensor) -> bool:
+    """They add up in float32."""
+    return kernels is not None and x.is_cuda and x.dtype != torch.float64
 
 
 class Patches:
@@ -133,7 +141,7 @@ class _Unfold(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, plan: Patches, back: bool) -> Tensor:
         ctx.plan, ctx.back = plan, back
-        if kernels is not None and x.is_cuda:
+        if _use_kernels(x):
             options: list[Any] = [plan.models, plan.kernel, plan.step, plan.pads, plan.out]
             move: Any = kernels.fold if back else kernels.unfold
             return move(x, *options, plan.size) if back else move(x, *options)
@@ -159,7 +167,7 @@ class _Unfold(Function):
 
 def through_relu(dy: Tensor, y: Tensor) -> Tensor:
     """Pull dy [B, M·C, ...] back through y = max(x, 0) [B, C, ...], shared or with M = 1."""
-    if kernels is not None and dy.is_cuda and dy.ndim == 4 and not torch.is_grad_enabled():
+    if _use_kernels(dy) and dy.ndim == 4 and not torch.is_grad_enabled():
         rows = dy.permute(0, 2, 3, 1).reshape(-1, dy.shape[1])
         found = kernels.relu_back(rows, y.permute(0, 2, 3, 1).reshape(-1, y.shape[1]))
         return found.view(len(dy), *dy.shape[2:], -1).permute(0, 3, 1, 2)

@@ -9,9 +9,10 @@ gradient back through them; `Tape.pull_back` calls these in reverse. There are t
 Axes: M models, B batch, C channels.
 """
 
+import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,20 +72,29 @@ class Tape(fx.Interpreter):
         self.pullbacks: list[tuple[fx.Node, Callable[[Tensor], None]]] = []
         self.at: dict[fx.Node, Tensor] = {}  # gradients on their way back
         self.gradients: Gradients = {}
-        device = next(iter(weights.values())).device
-        self.aside = None if self.differentiable else stream_aside(device)
+        self.device = next(iter(weights.values())).device
+        self.aside = None if self.differentiable else stream_aside(self.device)
         self.unfinished: deque[tuple[torch.cuda.Event, Tensor, Tensor]] = deque()
 
     def run_node(self, n: fx.Node) -> Any:
         self.node = n
         return self.early.pop(n) if n in self.early else super().run_node(n)
 
+    @contextlib.contextmanager
+    def own_terms(self) -> Iterator[None]:
+        """The tape decides what is recorded by autograd, and in which types: no autocast."""
+        with (
+            torch.set_grad_enabled(self.differentiable),
+            torch.autocast(self.device.type, enabled=False),
+        ):
+            yield
+
     # --- going back -------------------------------------------------------------------------
 
     def pull_back(self, dlogits: Tensor) -> Gradients:
         """The gradients of every weight used, [M·shape[0], *shape[1:]]; may be called once."""
         (end,) = (node for node in self.graph.nodes if node.op == "output")
-        with torch.set_grad_enabled(self.differentiable):
+        with self.own_terms():
             self.at[end.args[0]] = dlogits
             while self.pullbacks:
                 node, pull = self.pullbacks.pop()
