@@ -14,6 +14,7 @@ from mlnt.bench import rows as bench_rows
 from mlnt.bench.authors import AuthorsWay
 from mlnt.bench.floor import KernelTime, convolution_floor, floor_of_cross_entropy, floor_of_mlnt
 from mlnt.bench.plot import draw_bench
+from mlnt.bench.profile import kind_of
 from mlnt.bench.rows import Row
 from mlnt.bench.steps import commit, faster_engine, ratios
 from mlnt.config import Settings, make_settings
@@ -142,7 +143,32 @@ def test_sums_of_the_floor_by_hand() -> None:
     # forward + input + weight: 3 + 2 · 6 + 6
     assert floor_of_cross_entropy([first, inside, grouped]) == pytest.approx(0.021)
     # inner + meta + two forward + class: (15 + 30 + 2 + 3) + 2 (45 + 60 + 2 + 6) + (50 + 60 + 8)
-    assert floor_of_mlnt([first, inside, grouped]) == pytest.approx(0.394)
+    assert floor_of_mlnt([first, inside, grouped], sets=10) == pytest.approx(0.394)
+    # Five models one by one: 5 and 10 for 10 and 20 forward and weight, 15 back.
+    # (10 + 15 + 2 + 3) + 2 (25 + 30 + 2 + 6) + (25 + 30 + 8)
+    assert floor_of_mlnt([first, inside, grouped], sets=5) == pytest.approx(0.219)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("_gradient_sums", "batch norm"),
+        ("_fold", "patches and ReLU"),
+        ("sm90_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32", "convolution"),
+        ("void nhwcSliceCKernel<__nv_bfloat16>", "convolution"),
+        ("nvjet_sm90_tst_64x32_64x16_1x2_h_bz_NTT", "matrix product"),
+        ("void at::native::multi_tensor_apply_kernel<>", "all parameters at once"),
+        ("Memset (Device)", "copies and fills"),
+        ("cdist_kernel_cuda_impl", "other"),
+    ],
+)
+def test_kernels_by_kind(kernel: str, kind: str) -> None:
+    assert kind_of(kernel) == kind
+
+
+def test_a_profile_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["bench", "--profile", "--device", "cpu"]) == 2
+    assert "no CUDA device" in capsys.readouterr().err
 
 
 def row(name: str, ms: float | None, order: int = 1, **others: object) -> Row:

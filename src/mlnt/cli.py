@@ -214,6 +214,9 @@ def bench_command(
     exactness: Annotated[
         bool, typer.Option("--exactness", help="instead: the fast paths against the plain ones")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="instead: the GPU kernels of a step, by kind")
+    ] = False,
     json: Annotated[
         Path | None, typer.Option(help="also write the figures here (--accuracy: or go on there)")
     ] = None,
@@ -222,7 +225,7 @@ def bench_command(
     """Time a step of MLNT against cross entropy and the authors' way, in one process."""
     for path in (None if accuracy else json, plot):
         _check_new(path)
-    result: bench.AccuracyResult | bench.ExactnessResult | bench.BenchResult
+    result: bench.AccuracyResult | bench.ExactnessResult | bench.ProfileResult | bench.BenchResult
     with console.status("") as status:
         if accuracy:
             if data is None:
@@ -237,6 +240,8 @@ def bench_command(
             )
         elif exactness:
             result = bench.run_exactness(device)
+        elif profile:
+            result = bench.run_profile(device, batch_size or 128, sets or 10)
         else:
             result = bench.run_bench(device, model, batch_size, sets, steps, quick, status.update)
     for part in result.to_rich():

@@ -3,12 +3,14 @@
 authors.py the yardstick -> floor.py what the convolutions alone need -> rows.py one timed step ->
 steps.py the bench -> result.py JSON and tables -> plot.py the picture
 
-accuracy.py what M buys in equal minutes; exactness.py the fast paths against the plain ones
+accuracy.py what M buys in equal minutes; exactness.py the fast paths against the plain ones;
+profile.py where the time of a step goes
 """
 
 from mlnt.bench.accuracy import SETS, AccuracyResult, run_accuracy
 from mlnt.bench.exactness import ExactnessResult, run_exactness
 from mlnt.bench.plot import write_plot
+from mlnt.bench.profile import ProfileResult, run_profile
 from mlnt.bench.result import BenchResult
 from mlnt.bench.rows import SHAPES
 from mlnt.bench.steps import run_bench
@@ -19,8 +21,10 @@ __all__ = [
     "AccuracyResult",
     "BenchResult",
     "ExactnessResult",
+    "ProfileResult",
     "run_accuracy",
     "run_bench",
     "run_exactness",
+    "run_profile",
     "write_plot",
 ]

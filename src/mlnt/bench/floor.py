@@ -81,8 +81,9 @@ def floor_of_cross_entropy(kernels: list[KernelTime]) -> float:
     return sum(k.count * _one_model(k) for k in kernels) / 1000
 
 
-def floor_of_mlnt(kernels: list[KernelTime]) -> float:
-    """Milliseconds of the convolutions of one first-order step of MLNT:
+def floor_of_mlnt(kernels: list[KernelTime], sets: int) -> float:
+    """Milliseconds of the convolutions of one first-order step of MLNT, M models folded or one by
+    one, whichever is faster:
 
     inner   folded input gradient + weight gradient with shared input (folded with groups)
     meta    folded forward + input gradient + weight gradient
@@ -91,12 +92,13 @@ def floor_of_mlnt(kernels: list[KernelTime]) -> float:
     """
     total = 0.0
     for k in kernels:
-        inner = (k.folded_input_gradient or 0.0) + (
-            k.folded_weight_gradient
-            if k.shared_weight_gradient is None
-            else k.shared_weight_gradient
-        )
-        meta = k.folded_forward + (k.folded_input_gradient or 0.0) + k.folded_weight_gradient
+        forward = min(k.folded_forward, sets * k.forward)
+        weight = min(k.folded_weight_gradient, sets * k.weight_gradient)
+        back = 0.0
+        if k.folded_input_gradient is not None and k.input_gradient is not None:
+            back = min(k.folded_input_gradient, sets * k.input_gradient)
+        inner = back + min(weight, k.shared_weight_gradient or weight)
+        meta = forward + back + weight
         total += k.count * (inner + meta + 2 * k.forward + _one_model(k))
     return total / 1000
 

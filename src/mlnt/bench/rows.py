@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mlnt.bench.authors import AuthorsWay
 from mlnt.bench.clock import durations_ms, wait
-from mlnt.config import make_settings
+from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.data.encoding import ImageEncoder
 from mlnt.data.sources import Split
 from mlnt.methods import MLNT, CrossEntropy, Rates
 from mlnt.methods.base import Method
 from mlnt.models import build_model
+from mlnt.steps import Steps
 
 CLASSES = 10
 SHAPES = {
@@ -106,12 +107,16 @@ def bench_network(model: str, device: torch.device) -> nn.Module:
     return build_model(model, encoder, CLASSES).to(device)
 
 
-def _runner(case: Case, device: torch.device) -> Callable[[int], object]:
-    """A function that makes so many steps.
+@dataclass(frozen=True)
+class _Materials:
+    network: nn.Module
+    train: Split
+    features_ND: Tensor
+    settings: Settings
+    generator: torch.Generator
 
-    Our own methods run as in training, on data without augmentation. The authors' way runs as it
-    is: eager, in float32, its batches drawn by indexing.
-    """
+
+def _materials(case: Case, device: torch.device) -> _Materials:
     generator = torch.Generator(device).manual_seed(0)
     network = bench_network(case.model, device)
     shape, samples = SHAPES[case.model], 4 * case.batch_size
@@ -119,36 +124,51 @@ def _runner(case: Case, device: torch.device) -> Callable[[int], object]:
         torch.randn(samples, *shape, device=device, generator=generator),
         torch.randint(CLASSES, (samples,), device=device, generator=generator),
     )
+    as_cifar = shape == (3, 32, 32)
     settings = make_settings(
         batch_size=case.batch_size,
         sets=max(1, case.sets),
         order=case.order,
         engine=case.engine,
-        crop_padding=0,
-        flip=False,
+        crop_padding=4 if as_cifar else 0,
+        flip=as_cifar,
     )
     width = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
     features_ND = torch.randn(samples, width.in_features, device=device, generator=generator)
-    if case.method == "authors":
-        authors = AuthorsWay(network, settings, features_ND, generator)
+    return _Materials(network, train, features_ND, settings, generator)
 
-        def run(count: int) -> None:
-            for _ in range(count):
-                order_N = torch.randperm(samples, generator=generator, device=device)
-                indices_B = order_N[: case.batch_size]
-                batch = Batch(indices_B, train.inputs[indices_B], train.labels[indices_B])
-                authors.step(batch, batch, RATES)
 
-        return run
-    from mlnt.steps import Steps
-
+def own_steps(case: Case, device: torch.device) -> Steps:
+    """Our own methods, as in training: batches drawn and augmented on the device."""
+    m = _materials(case, device)
     method: Method
     if case.method == "cross_entropy":
-        method = CrossEntropy(network, settings)
+        method = CrossEntropy(m.network, m.settings)
     else:
-        method = MLNT(network, settings, features_ND, generator=generator)
-    own = Steps(train, method, settings, generator)
-    return lambda count: own.run([RATES] * count)
+        method = MLNT(m.network, m.settings, m.features_ND, generator=m.generator)
+    return Steps(m.train, method, m.settings, m.generator)
+
+
+def _runner(case: Case, device: torch.device) -> Callable[[int], object]:
+    """A function that makes so many steps.
+
+    The authors' way runs as it is: eager, in float32, its batches drawn by indexing and not
+    augmented.
+    """
+    if case.method != "authors":
+        own = own_steps(case, device)
+        return lambda count: own.run([RATES] * count)
+    m = _materials(case, device)
+    authors = AuthorsWay(m.network, m.settings, m.features_ND, m.generator)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            order_N = torch.randperm(len(m.train), generator=m.generator, device=device)
+            indices_B = order_N[: case.batch_size]
+            batch = Batch(indices_B, m.train.inputs[indices_B], m.train.labels[indices_B])
+            authors.step(batch, batch, RATES)
+
+    return run
 
 
 def _warm_ups(case: Case, device: torch.device) -> tuple[int, ...]:

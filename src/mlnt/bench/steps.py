@@ -208,7 +208,9 @@ def _floor(model: str, batch_size: int, sets: int, device: torch.device) -> Floo
         kernels = convolution_floor(bench_network(model, device), inputs, sets, dtype)
     except Exception as failure:
         return Floor(kind, (), None, None, one_line(failure))
-    return Floor(kind, tuple(kernels), floor_of_mlnt(kernels), floor_of_cross_entropy(kernels))
+    return Floor(
+        kind, tuple(kernels), floor_of_mlnt(kernels, sets), floor_of_cross_entropy(kernels)
+    )
 
 
 def machine_name(device: torch.device) -> str:
@@ -218,12 +220,13 @@ def machine_name(device: torch.device) -> str:
 
 
 def commit() -> str:
-    """Commit of the source tree this file is in, with +changes.
+    """Commit of the source tree this file is in, with +changes; `unknown` outside of one.
 
-    Outside of a repository, what the variable MLNT_COMMIT says, or `unknown`.
+    The variable MLNT_COMMIT says it for a tree that was copied without its history.
     """
+    if "MLNT_COMMIT" in os.environ:
+        return os.environ["MLNT_COMMIT"]
     package = Path(__file__).resolve().parent.parent
-    elsewhere = os.environ.get("MLNT_COMMIT", "unknown")
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
@@ -234,7 +237,7 @@ def commit() -> str:
     try:
         # Installed below somebody else's repository, their commit would say nothing.
         if Path(git("rev-parse", "--show-toplevel")) / "src" / "mlnt" != package:
-            return elsewhere
+            return "unknown"
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
-        return elsewhere
+        return "unknown"
