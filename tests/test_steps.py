@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from mlnt.config import make_settings
 from mlnt.data.sources import Split
 from mlnt.methods import MLNT, CrossEntropy, Rates
-from mlnt.models import SmallConv
+from mlnt.models import MLP, SmallConv
 from mlnt.steps import Steps
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -127,3 +128,21 @@ def test_no_wait_inside_an_epoch() -> None:
             steps.run(RATES)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_gpu
+@pytest.mark.gpu
+def test_a_network_without_convolutions_is_recorded() -> None:
+    settings = make_settings("table", batch_size=8)
+    generator = torch.Generator("cuda").manual_seed(0)
+    train = Split(torch.randn(40, 7).cuda(), torch.randint(3, (40,)).cuda())
+    for engine in ("folded", "plain"):
+        chosen = replace(settings, engine=engine)
+        for method in (
+            CrossEntropy(MLP(7, 3).cuda(), chosen),
+            MLNT(MLP(7, 3).cuda(), chosen, torch.randn(40, 5).cuda(), generator=generator),
+        ):
+            steps = Steps(train, method, chosen, generator)
+            losses = steps.run(RATES)
+            assert steps.graph is not None
+            assert torch.isfinite(losses["class_loss"]).all()

@@ -74,6 +74,7 @@ class Tape(fx.Interpreter):
         self.gradients: Gradients = {}
         self.device = next(iter(weights.values())).device
         self.aside = None if self.differentiable else stream_aside(self.device)
+        self.went_aside = False  # a recording may not wait for a stream that is not part of it
         self.unfinished: deque[tuple[torch.cuda.Event, Tensor, Tensor]] = deque()
 
     def run_node(self, n: fx.Node) -> Any:
@@ -100,7 +101,7 @@ class Tape(fx.Interpreter):
                 node, pull = self.pullbacks.pop()
                 if node in self.at:
                     pull(self.at.pop(node))
-        if self.aside is not None:
+        if self.aside is not None and self.went_aside:
             torch.cuda.current_stream(dlogits.device).wait_stream(self.aside)
             self.unfinished.clear()
         return self.gradients
@@ -130,6 +131,7 @@ class Tape(fx.Interpreter):
             self.give(parameter, compute(dy))
             return
         main = torch.cuda.current_stream(dy.device)
+        self.went_aside = True
         self.aside.wait_stream(main)
         with torch.cuda.stream(self.aside):
             self.give(parameter, compute(dy))
