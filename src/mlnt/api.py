@@ -134,7 +134,7 @@ def train(
             except TrainingError as error:
                 raise TrainingError(f"{error}{_last_good(run)}") from None
             summary = {**summarise(result, trainer), "noise": noise}
-    judged = _judge_all_labels(result, prepared)
+            judged = _judge_all_labels(result, prepared)
     issues = find_label_issues(judged.labels, judged.probabilities)
     summary["labels"] = len(issues.score)
     summary["labels_flagged"] = int(issues.flagged.sum())

@@ -1,7 +1,7 @@
 """Which device to compute on, and in which numbers."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -46,10 +46,43 @@ def computing(settings: Settings, device: torch.device) -> Iterator[None]:
             stack.enter_context(
                 torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
             )
-        if device.type == "cuda" and torch.backends.cudnn.is_available():
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+            deterministic = torch.backends.cudnn.deterministic  # the user's wish
+            tf32 = settings.precision == "auto"
             stack.enter_context(
                 torch.backends.cudnn.flags(
-                    enabled=True, benchmark=True, allow_tf32=settings.precision == "auto"
+                    enabled=True,
+                    benchmark=not deterministic,
+                    deterministic=deterministic,
+                    allow_tf32=tf32,
                 )
             )
+            matmul = torch.backends.cuda.matmul
+            stack.callback(setattr, matmul, "allow_tf32", matmul.allow_tf32)
+            matmul.allow_tf32 = tf32 and matmul.allow_tf32
         yield
+
+
+def record(
+    step: Callable[[], object], device: torch.device, generators: Sequence[torch.Generator] = ()
+) -> torch.cuda.CUDAGraph:
+    """One step as a CUDA graph. Where that fails, streams and generators are as they were."""
+    default = torch.cuda.default_generators[
+        torch.cuda.current_device() if device.index is None else device.index
+    ]
+    before = [(generator, generator.clone_state()) for generator in {*generators, default}]
+    stream = torch.cuda.current_stream(device)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        for generator in generators:
+            graph.register_generator_state(generator)
+        # Other threads, such as those of a data loader, may go on using the GPU.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            step()
+    except BaseException:
+        torch.cuda.set_stream(stream)
+        for generator, state in before:
+            generator.graphsafe_set_state(state)
+        raise
+    return graph

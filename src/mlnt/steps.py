@@ -20,7 +20,7 @@ from torch import Tensor
 from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
 from mlnt.data.sources import Split
-from mlnt.device import computing
+from mlnt.device import computing, record
 from mlnt.methods.base import Method, Rates
 
 EAGER_STEPS = 3
@@ -58,11 +58,11 @@ class Steps:
         self.outputs: dict[str, Tensor] = {}  # of the recorded step
         if self.device.type == "cuda":
             for model in method.models.values():
-                model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                _channels_last_(model)
             # Scalars on the device: the recorded step reads its rates and its number from here.
             self.number = torch.zeros(1, dtype=torch.long, device=self.device)
-            self.rates = torch.zeros(1, 4, device=self.device)
-            self.losses = torch.zeros(1, 1, device=self.device)
+            self.rates = torch.zeros(0, 4, device=self.device)
+            self.losses = torch.zeros(0, 0, device=self.device)
 
     def run(
         self, rates: Sequence[Rates], after_step: Callable[[], None] = lambda: None
@@ -160,20 +160,19 @@ class Steps:
 
     def _record(self) -> None:
         """Record one step; where that fails, steps go on eagerly."""
-        default = torch.cuda.default_generators[torch.cuda.current_device()]
-        before = [(g, g.clone_state()) for g in {self.generator, default}]
-        graph = torch.cuda.CUDAGraph()
         try:
-            graph.register_generator_state(self.generator)
-            with torch.cuda.graph(graph):
-                self._step_on_device()
-            self.graph = graph
+            self.graph = record(self._step_on_device, self.device, [self.generator])
         except Exception as error:
             self.may_record = False
-            for generator, state in before:  # not left in the middle of a recording
-                generator.graphsafe_set_state(state)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             log.warning("the step cannot be recorded as a CUDA graph (%s); it runs eagerly", reason)
+
+
+def _channels_last_(model: torch.nn.Module) -> None:
+    """Weights of convolutions as the fast kernels want them."""
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
 def _cuda_state(device: torch.device) -> Tensor | None:

@@ -32,7 +32,7 @@ class Split:
         return len(self.inputs)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Split":
-        """On a device; inputs that are not numbers of words or the like in this type."""
+        """On a device; floating inputs in this type (numbers of words stay what they are)."""
         truth = self.true_labels
         return replace(
             self,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlnt.device import record
 from mlnt.meta.folded import Target, folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
 
@@ -40,7 +41,9 @@ def choose_engine(
 ) -> str:
     if synthetic_MB.device.type != "cuda" or folded_network(model) is None:
         return "plain"
-    shapes = tuple(tuple(x.shape) for x in (inputs if isinstance(inputs, tuple) else (inputs,)))
+    # Not the size of the batch: the last of an epoch may be smaller.
+    parts = inputs if isinstance(inputs, tuple) else (inputs,)
+    shapes = tuple(tuple(getattr(x, "shape", ()))[1:] for x in parts)
     case = (shapes, len(synthetic_MB), order, consistency, torch.is_autocast_enabled("cuda"))
     known = _choices.setdefault(model, {})
     if case not in known:
@@ -63,10 +66,8 @@ def _milliseconds(engine: Callable[..., Any], arguments: tuple) -> float:
         for _ in range(2):  # lets the libraries choose their kernels
             engine(*arguments)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                engine(*arguments)
+            graph = record(lambda: engine(*arguments), arguments[2].device)
             return _time(graph.replay)
         except RuntimeError:
             return _time(lambda: engine(*arguments))

@@ -30,10 +30,11 @@ log = logging.getLogger("mlnt")
 
 Target = Tensor | Callable[[], Tensor]
 
-# Tracing takes as long as several steps; a network's structure does not change while it trains,
-# but what its forward pass does may depend on its mode.
-_traced: "weakref.WeakKeyDictionary[nn.Module, dict[bool, FoldedNetwork | None]]"
+# Tracing takes as long as several steps, so it is kept as long as the network stays what it is:
+# its modules, their modes and hooks, its parameters.
+_traced: "weakref.WeakKeyDictionary[nn.Module, dict[Any, FoldedNetwork | None]]"
 _traced = weakref.WeakKeyDictionary()
+TRACES_KEPT = 4
 
 
 def folded_meta_gradient(
@@ -60,21 +61,35 @@ def folded_meta_gradient(
 
 
 def folded_network(model: nn.Module) -> FoldedNetwork | None:
-    """The traced network in the mode it is in; None if it cannot be folded."""
-    by_mode = _traced.setdefault(model, {})
-    if model.training not in by_mode:
+    """The traced network as it is now; None if it cannot be folded."""
+    traces, now = _traced.setdefault(model, {}), _signature(model)
+    if now not in traces:
+        while len(traces) >= TRACES_KEPT:
+            traces.pop(next(iter(traces)))
         try:
-            by_mode[model.training] = FoldedNetwork(model)
+            traces[now] = FoldedNetwork(model)
         except CannotFold as obstacle:
             give_up(model, obstacle)
-    return _traced[model][model.training]
+    return traces[now]
 
 
 def give_up(model: nn.Module, obstacle: CannotFold) -> None:
-    """Say once why a network is not folded, and do not try again."""
-    if _traced.get(model) != {True: None, False: None}:
-        log.warning("folded engine: %s; the plain loop is used instead", obstacle)
-    _traced[model] = {True: None, False: None}
+    """Say why a network is not folded, and do not try again while it is as it is."""
+    log.warning("folded engine: %s; the plain loop is used instead", obstacle)
+    _traced[model][_signature(model)] = None
+
+
+def _signature(model: nn.Module) -> Any:
+    modules = tuple(
+        (
+            name,
+            type(module),
+            module.training,
+            bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks),
+        )
+        for name, module in model.named_modules()
+    )
+    return modules, tuple((name, id(p)) for name, p in model.named_parameters())
 
 
 def _compute(
@@ -98,7 +113,6 @@ def _compute(
     by_set = theta.joined(run.pull_back(dlogits))
     gradients = theta.sum_over_models(by_set)
     if order == 2:
-        # A scale of α: H v has the size of α^-1 times what it changes.
         for name, curvature in differentiate(theta.views(by_set)).items():
             gradients[name] = gradients[name] - alpha * curvature
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
@@ -120,7 +134,7 @@ def _inner_gradients(
         inner = run.pull_back(dlogits_BMC.flatten(1).to(run.logits.dtype))
 
     def differentiate(v: Mapping[str, Tensor]) -> Gradients:
-        names = [name for name, weight in weights.items() if weight.requires_grad]
+        names = [name for name in inner if theta.named[name].requires_grad]
         outputs = [inner[name] for name in names]
         found = torch.autograd.grad(
             outputs,

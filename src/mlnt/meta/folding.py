@@ -7,17 +7,35 @@ with a node that has no rule raises `CannotFold`.
 Axes: M models, B batch, C classes.
 """
 
+import operator
+import random
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from mlnt.meta.tape import CannotFold, Folded, Fusions, Gradients, Options, Tape, Weights
-from mlnt.meta.value_rules import ADDITIONS, apply_function, apply_method, apply_module
+from mlnt.meta.tape import (
+    CannotFold,
+    Folded,
+    Fusions,
+    Gradients,
+    Options,
+    Tape,
+    Weights,
+    first_line,
+)
+from mlnt.meta.value_rules import (
+    ADDITIONS,
+    apply_function,
+    apply_method,
+    apply_module,
+    overwritten_by,
+)
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -37,35 +55,102 @@ class FoldedNetwork:
         self.kind = type(model).__name__
         # Weak: the network is cached under its model, and must not keep it alive.
         self.model = weakref.ref(model)
-        try:
-            self.graph = fx.Tracer().trace(model)
-        except Exception as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CannotFold(f"{self.kind} cannot be traced: {reason}") from None
         for name, module in model.named_modules():
             if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
                 raise CannotFold(f"{name or self.kind} has hooks")
+        self.graph = _trace(model)
+        _refuse_overwritten(self.graph, model)
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.fusions = _find_fusions(self.graph, model)
-        self.proven = False  # whether every node had a rule
+        self.proven: set[Options] = set()  # the kinds of run for which every node had a rule
 
     def run(self, weights: Weights, inputs: Any, options: Options) -> Run:
-        """Evaluate the network."""
-        model = self.model()
-        assert model is not None
-        if options.track and not self.proven:
-            # Where there is no rule for some node, no statistics must have changed before it, and
-            # dropout must not have drawn.
+        """Evaluate the network. What is run so for the first time is tried before: where there is
+        no rule, nothing must have happened that the plain loop will do again."""
+        trial = replace(options, track=False, differentiable=False)
+        if trial not in self.proven:
             device = next(iter(weights.values())).device
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                self.run(weights, inputs, replace(options, track=False))
+                self._try(weights, inputs, trial)
+            self.proven.add(trial)
+        return self._run(weights, inputs, options)
+
+    def _try(self, weights: Weights, inputs: Any, options: Options) -> None:
+        try:
+            run = self._run(weights, inputs, options)
+            run.pull_back(run.logits.new_zeros(len(run.logits), self._width(run, options)))
+        except (CannotFold, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # a use of some function that no rule foresaw
+            raise CannotFold(f"{self.kind}: {first_line(error)}") from None
+
+    def _width(self, run: Run, options: Options) -> int:
+        return run.logits.shape[1] * (options.models if options.shared else 1)
+
+    def _run(self, weights: Weights, inputs: Any, options: Options) -> Run:
+        model = self.model()
+        assert model is not None
         tape = _Evaluation(model, self.graph, self.names, self.fusions, weights, options)
         with tape.own_terms():
             result = tape.run(*(inputs if isinstance(inputs, tuple) else (inputs,)))
         if not isinstance(result, Folded) or result.value.ndim != 2:
             raise CannotFold(f"{self.kind} does not end in logits [B, C]")
-        self.proven = True
         return Run(result.value, tape.pull_back)
+
+
+class _Proxy(fx.Proxy):
+    """Tells `y += x` from `y + x`, which torch.fx does not."""
+
+    def _in_place(self, function: Callable, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._in_place(operator.iadd, other)
+
+    def __isub__(self, other: Any) -> Any:
+        return self._in_place(operator.isub, other)
+
+    def __imul__(self, other: Any) -> Any:
+        return self._in_place(operator.imul, other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self._in_place(operator.itruediv, other)
+
+
+class _Tracer(fx.Tracer):
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+def _trace(model: nn.Module) -> fx.Graph:
+    kind = type(model).__name__
+    before = _random_states()
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:
+        raise CannotFold(f"{kind} cannot be traced: {first_line(error)}") from None
+    if _random_states() != before:
+        # A trace would keep for ever what was drawn once, as in stochastic depth.
+        raise CannotFold(f"{kind} draws random numbers outside of its layers")
+    return graph
+
+
+def _random_states() -> tuple[Any, ...]:
+    of_numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 (a network may use it)
+    drawn = (of_numpy["state"]["key"].tobytes(), of_numpy["state"]["pos"])
+    return random.getstate(), torch.get_rng_state().tolist(), drawn
+
+
+def _refuse_overwritten(graph: fx.Graph, model: nn.Module) -> None:
+    """The rules keep values that the network overwrites in place: nobody may read them later."""
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        source = overwritten_by(node, model)
+        while isinstance(source, fx.Node):
+            if any(place[user] > place[node] for user in source.users):
+                raise CannotFold(f"{source.name} is overwritten in place and read again")
+            is_view = source.op == "call_method" or source.target in (torch.flatten, getattr)
+            source = source.args[0] if is_view or overwritten_by(source, model) else None
 
 
 class _Evaluation(Tape):

@@ -149,12 +149,14 @@ def batch_norm(tape: Tape, target: str, module: Any, x: Any) -> Folded:
     value = value_of(x) if parts is None else parts[0].value
     if from_data and not tape.shared:
         value = tape.repeated(value)
+    if module.training and module.running_mean is not None and module.momentum is None:
+        raise CannotFold(f"{target} averages its statistics over all batches")
+    if module.training and value.numel() == value.shape[1]:
+        raise CannotFold(f"{target} has one value per channel")
     # In training mode the batch's own statistics; running ones change only if asked for.
     in_batch = module.training or module.running_mean is None
     running = None
     if tape.track and module.training and module.running_mean is not None:
-        if module.momentum is None:
-            raise CannotFold(f"{target} averages its statistics over all batches")
         counts = (module.running_mean, module.running_var, module.num_batches_tracked)
         running = (*counts, module.momentum)
     fixed = None
@@ -177,6 +179,7 @@ def batch_norm(tape: Tape, target: str, module: Any, x: Any) -> Folded:
         dx, dweight, dbias = result.pull_back(dy, plus)
         if module.weight is not None:
             tape.give(module.weight, dweight)
+        if module.bias is not None:
             tape.give(module.bias, dbias)
         if not from_data:
             tape.send(source, dx)
@@ -199,6 +202,8 @@ def group_norm(tape: Tape, target: str, module: Any, x: Any) -> Folded:
     if not isinstance(x, Folded):
         raise CannotFold(f"{target} normalises inputs shared by all models")
     source = tape.node.args[0]
+    if (module.weight is None) != (module.bias is None):
+        raise CannotFold(f"{target} has a weight and no bias")
     parts = [x.value]
     if module.weight is not None:
         parts += [tape.weight(module.weight), tape.weight(module.bias)]

@@ -22,6 +22,13 @@ PROGRAMS = 1056  # eight for each of the 132 multiprocessors of a Hopper GPU
 
 
 @triton.jit
+def _program(cols, BLOCK_K: tl.constexpr):
+    """(block of columns, block of rows): on one axis of the grid, as the others are short."""
+    across = tl.cdiv(cols, BLOCK_K)
+    return tl.program_id(0) % across, tl.program_id(0) // across
+
+
+@triton.jit
 def _add_up(partial_ptr, sums_ptr, splits, width, BLOCK_S: tl.constexpr, BLOCK_W: tl.constexpr):
     """sums = Σ over the splits of partial, [splits, width]."""
     at = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
@@ -73,14 +80,15 @@ def _normalise(
     RELU: tl.constexpr, TRACK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """y from the sums; the programs of the first rows also write μ, σ² and the running ones."""
-    col = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    across, down = _program(cols, BLOCK_K)
+    col = across * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = col < cols
     pivot = tl.load(x_ptr + col, in_cols, 0.0).to(tl.float32)
     first = tl.load(sums_ptr + col, in_cols, 0.0) / rows
     second = tl.load(sums_ptr + cols + col, in_cols, 0.0) / rows
     mean = pivot + first
     var = tl.maximum(second - first * first, 0.0)
-    if tl.program_id(1) == 0:
+    if down == 0:
         tl.store(mean_ptr + col, mean, in_cols)
         tl.store(var_ptr + col, var, in_cols)
         if TRACK:
@@ -89,17 +97,17 @@ def _normalise(
             old = tl.load(running_var_ptr + col, in_cols, 0.0)
             unbiased = var * (rows / (rows - 1.0))
             tl.store(running_var_ptr + col, old + momentum * (unbiased - old), in_cols)
-            if tl.program_id(0) == 0:
+            if across == 0:
                 tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
     scale = tl.load(weight_ptr + col, in_cols, 0.0) * (1.0 / tl.sqrt(var + eps))
     shift = tl.load(bias_ptr + col, in_cols, 0.0)
-    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    row = down * BLOCK_R + tl.arange(0, BLOCK_R)
     mask = (row < rows)[:, None] & in_cols[None, :]
     at = row.to(tl.int64)[:, None] * cols + col[None, :]
     x = tl.load(x_ptr + at, mask, 0.0).to(tl.float32)
     y = (x - mean[None, :]) * scale[None, :] + shift[None, :]
     if RELU:
-        y = tl.maximum(y, 0.0)
+        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask)
 
 
@@ -147,7 +155,8 @@ def _input_gradient(
     OWN: tl.constexpr,
 ):  # fmt: skip
     """dx, plus what other branches have sent to the same x."""
-    col = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    across, down = _program(cols, BLOCK_K)
+    col = across * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = col < cols
     channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
     own = OWN if OWN else cols
@@ -157,7 +166,7 @@ def _input_gradient(
     bias = tl.load(bias_ptr + channel, in_cols, 0.0)[None, :]
     mean_g = (tl.load(sums_ptr + col, in_cols, 0.0) / rows)[None, :]
     mean_gx = (tl.load(sums_ptr + cols + col, in_cols, 0.0) / rows)[None, :]
-    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    row = down * BLOCK_R + tl.arange(0, BLOCK_R)
     mask = (row < rows)[:, None] & in_cols[None, :]
     row = row.to(tl.int64)[:, None]
     at = row * cols + col[None, :]
@@ -227,7 +236,8 @@ def _second_gradients(
     to r:  T = γ R (w − ū ḡ − p q)
     to x:  r (D − mean(D) − x̂ mean(D x̂)) − T r² x̂ / R
     """
-    channel = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    across, down = _program(own, BLOCK_K)
+    channel = across * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = channel < own
     cols = own * sets
     mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
@@ -235,7 +245,7 @@ def _second_gradients(
     weight = tl.load(weight_ptr + channel, in_cols, 0.0)[None, :]
     bias = tl.load(bias_ptr + channel, in_cols, 0.0)[None, :]
     s = weight * r
-    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    row = down * BLOCK_R + tl.arange(0, BLOCK_R)
     mask = (row < rows)[:, None] & in_cols[None, :]
     row = row.to(tl.int64)[:, None]
     x = tl.load(x_ptr + row * own + channel[None, :], mask, 0.0).to(tl.float32)
@@ -313,7 +323,7 @@ def normalise(
     y = torch.empty_like(x_RK)
     mean, var = torch.empty(2, cols, device=x_RK.device)
     running_mean, running_var, tracked, momentum = running or (mean, var, mean, 0.0)
-    _normalise[(column_blocks, triton.cdiv(rows, block_r))](
+    _normalise[(column_blocks * triton.cdiv(rows, block_r),)](
         total, _sums(partial), weight, bias, y, mean, var,
         running_mean, running_var, tracked, rows, cols, eps, momentum,
         RELU=relu, TRACK=running is not None, BLOCK_R=block_r, BLOCK_K=block_k,
@@ -345,7 +355,7 @@ def pull_back(
     sums = _sums(partial)
     dx = torch.empty_like(dy_RK)
     across, sizes = _blocks(cols, TILE)
-    _input_gradient[(across, triton.cdiv(rows, sizes["BLOCK_R"]))](
+    _input_gradient[(across * triton.cdiv(rows, sizes["BLOCK_R"]),)](
         dy_RK, x, mean, var, weight, bias, sums, dx if plus_RK is None else plus_RK, dx,
         rows, cols, eps,
         RELU=relu, PLUS=plus_RK is not None, OWN=0 if own == cols else own, **sizes,
@@ -381,7 +391,7 @@ def pull_back_twice(
     ddy, ddx = torch.empty_like(dy_RK), torch.empty_like(x)
     across, sizes = _blocks(own, TILE)
     block_r, block_k = sizes["BLOCK_R"], sizes["BLOCK_K"]
-    _second_gradients[(across, triton.cdiv(rows, block_r))](
+    _second_gradients[(across * triton.cdiv(rows, block_r),)](
         u_RK, dy_RK, x, mean, var, weight, bias, sums, second, a_K, b_K, ddy, ddx,
         rows, own, eps, sets,
         RELU=relu, BLOCK_R=block_r, BLOCK_K=block_k,

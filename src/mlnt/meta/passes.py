@@ -49,7 +49,12 @@ def _by_autograd(
         logits_BC = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
         loss = F.cross_entropy(logits_BC, labels_B)
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
-    gradients = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
+    gradients = {
+        # Laid out as their parameters, as `backward` would: fused optimizers ask for it.
+        name: g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+        for (name, p), g in zip(trainable.items(), found, strict=True)
+        if g is not None
+    }
     return loss.detach(), logits_BC.detach(), gradients
 
 

@@ -67,8 +67,9 @@ def _relu_back(
     BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """dx = dy where the ReLU was on; column k of dy belongs to column k mod own of y."""
-    row = (tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)[:, None]
-    col = (tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K))[None, :]
+    across = tl.cdiv(cols, BLOCK_K)
+    row = (tl.program_id(0) // across * BLOCK_R + tl.arange(0, BLOCK_R)).to(tl.int64)[:, None]
+    col = (tl.program_id(0) % across * BLOCK_K + tl.arange(0, BLOCK_K))[None, :]
     ok = (row < rows) & (col < cols)
     y = tl.load(y_ptr + row * own + col % own, ok, 0.0)
     dy = tl.load(dy_ptr + row * cols + col, ok, 0.0)
@@ -124,7 +125,7 @@ def relu_back(dy_RK: Tensor, y: Tensor) -> Tensor:
     """dx [R, K] of y [R, own]."""
     rows, cols = dy_RK.shape
     dx = torch.empty_like(dy_RK)
-    _relu_back[(triton.cdiv(cols, 64), triton.cdiv(rows, 64))](
+    _relu_back[(triton.cdiv(cols, 64) * triton.cdiv(rows, 64),)](
         dy_RK, y, dx, rows, y.shape[1], cols, BLOCK_R=64, BLOCK_K=64
     )
     return dx

@@ -62,6 +62,7 @@ class Tape(fx.Interpreter):
         options: Options,
     ) -> None:
         super().__init__(model, garbage_collect_values=True, graph=graph)
+        self.extra_traceback = False
         self.names, self.fusions, self.weights = names, fusions, weights
         self.models, self.shared = options.models, options.shared
         self.track, self.differentiable = options.track, options.differentiable
@@ -144,9 +145,10 @@ class Tape(fx.Interpreter):
     ) -> tuple[Tensor, ...]:
         """Pull dy back through a function that is evaluated once more."""
         with torch.enable_grad():
-            if not self.differentiable:
-                inputs = [x.detach() for x in inputs]
-            inputs = [x if x.requires_grad else x.requires_grad_() for x in inputs]
+            inputs = [
+                x if self.differentiable and x.requires_grad else x.detach().requires_grad_()
+                for x in inputs
+            ]
             y = function(*inputs)
             return torch.autograd.grad(y, inputs, dy, create_graph=self.differentiable)
 
@@ -186,6 +188,10 @@ def _stream_of(index: int) -> torch.cuda.Stream:
 def stream_aside(device: torch.device) -> torch.cuda.Stream | None:
     """A stream for what runs beside the rest; None where there are none."""
     return _stream_of(device.index or 0) if device.type == "cuda" else None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def value_of(x: Any) -> Any:

@@ -88,15 +88,16 @@ class NoiseTolerance:
 
     def _target_aside(self, inputs: Any, lam: float | Tensor) -> Target:
         """The target; on a GPU computed beside the inner step, which does not need it yet."""
-        aside = stream_aside(next(self.teacher.parameters()).device)
+        device = next(self.teacher.parameters()).device
+        aside = stream_aside(device)
         if aside is None:
             return mixed_target(self.teacher, self.mentor, inputs, lam)
-        aside.wait_stream(torch.cuda.current_stream())
+        aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
             target_BC = mixed_target(self.teacher, self.mentor, inputs, lam)
 
         def when_needed() -> Tensor:
-            torch.cuda.current_stream().wait_stream(aside)
+            torch.cuda.current_stream(device).wait_stream(aside)
             return target_BC
 
         return when_needed

@@ -33,19 +33,29 @@ CHANNELWISE_FUNCTIONS = {
     F.leaky_relu, F.elu, F.gelu, F.mish, F.hardswish, F.hardsigmoid, F.softplus,
     F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d, F.pad,
 }  # fmt: skip
+SPATIAL: dict[Any, int] = {  # axes that they must be given
+    nn.MaxPool1d: 3, nn.AvgPool1d: 3, nn.AdaptiveAvgPool1d: 3, nn.AdaptiveMaxPool1d: 3,
+    nn.MaxPool2d: 4, nn.AvgPool2d: 4, nn.AdaptiveAvgPool2d: 4, nn.AdaptiveMaxPool2d: 4,
+    nn.ZeroPad2d: 4, nn.ReflectionPad2d: 4, nn.ReplicationPad2d: 4, nn.ConstantPad2d: 4,
+    F.max_pool2d: 4, F.avg_pool2d: 4, F.adaptive_avg_pool2d: 4, F.adaptive_max_pool2d: 4,
+}  # fmt: skip
+OUT_OF_PLACE: dict[Any, Callable] = {
+    operator.iadd: operator.add, operator.isub: operator.sub,
+    operator.imul: operator.mul, operator.itruediv: operator.truediv,
+}  # fmt: skip
 IN_PLACE = {
     F.relu, F.relu6, F.leaky_relu, F.elu, F.silu, F.mish, F.hardswish, F.hardsigmoid,
 }  # fmt: skip
 CHANNELWISE_METHODS = {"relu", "sigmoid", "tanh", "contiguous"}
 ADDITIONS = {operator.add, operator.iadd, torch.add}
-ARITHMETIC = ADDITIONS | {
-    operator.sub, operator.mul, operator.imul, operator.truediv, torch.sub, torch.mul,
+ARITHMETIC = {
+    *ADDITIONS, *OUT_OF_PLACE, *OUT_OF_PLACE.values(), torch.sub, torch.mul,
 }  # fmt: skip
 DROPOUTS = {nn.Dropout: F.dropout, nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d}
 
 
 @dataclass(frozen=True)
-class _Shape:
+class _BatchSize:
     """The shape of a folded value, of which only the batch axis may be asked for."""
 
     batch: int
@@ -54,7 +64,9 @@ class _Shape:
 def apply_module(tape: Tape, target: Any, args: Any, kwargs: Any) -> Any:
     module = tape.fetch_attr(target)
     unfolded = not any(isinstance(value, Folded) for value in args)
-    if unfolded and not list(module.parameters()):
+    if unfolded and not list(module.parameters()) and type(module) not in LAYER_RULES:
+        if list(module.buffers()):
+            raise CannotFold(f"{target} ({type(module).__name__}) has a state of its own")
         if type(module) in DROPOUTS and module.training:
             raise CannotFold(f"{target} drops out inputs shared by all models")
         return module(*args, **kwargs)
@@ -65,17 +77,28 @@ def apply_module(tape: Tape, target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def apply_function(tape: Tape, target: Any, args: Any, kwargs: Any) -> Any:
+    if target is operator.getitem and isinstance(args[0], _BatchSize) and args[1] == 0:
+        return args[0].batch
     values = list(_flat(args)) + list(_flat(tuple(kwargs.values())))
+    if (
+        target is F.dropout
+        and _dropout_options(args, kwargs)["training"]
+        and not any(isinstance(value, Folded) for value in values)
+    ):
+        raise CannotFold("dropout of inputs shared by all models")
     if not any(isinstance(value, Folded) for value in values):
         return target(*args, **kwargs)
-    first = args[0]
     name = getattr(target, "__name__", str(target))
+    if not args:
+        raise CannotFold(f"{name} is called with names for all arguments")
+    first = args[0]
     if tape.node in tape.fusions.sum_of.values() and _same_shape(args):
         tape.late[tape.node] = (args[0], args[1])
         return args[0]  # a stand-in: the batch norm that comes next replaces it
     if target in (F.relu, torch.relu) and isinstance(first, Folded):
         return relu(tape, first)
     if target in CHANNELWISE_FUNCTIONS and isinstance(first, Folded):
+        _check_axes(name, target, first.value, args[1:], kwargs)
         options, named = _out_of_place(target, args[1:], kwargs)
         return channelwise(tape, lambda x: target(x, *options, **named), first)
     if target in ARITHMETIC and not kwargs and _foldable_operands(args):
@@ -89,9 +112,7 @@ def apply_function(tape: Tape, target: Any, args: Any, kwargs: Any) -> Any:
     if target is F.dropout and isinstance(first, Folded):
         return dropout(tape, F.dropout, first, **_dropout_options(args, kwargs))
     if target is getattr and isinstance(first, Folded) and args[1] == "shape":
-        return _Shape(first.value.shape[0])
-    if target is operator.getitem and isinstance(first, _Shape) and args[1] == 0:
-        return first.batch
+        return _BatchSize(first.value.shape[0])
     raise CannotFold(f"{name} has no folded form")
 
 
@@ -126,6 +147,11 @@ def channelwise(tape: Tape, function: Callable[[Tensor], Tensor], x: Folded) -> 
     return Folded(function(x.value))
 
 
+def _channelwise_module(tape: Tape, target: str, module: nn.Module, x: Folded) -> Folded:
+    _check_axes(target, type(module), x.value, (), {})
+    return channelwise(tape, _not_in_place(module), x)
+
+
 def relu(tape: Tape, x: Folded) -> Folded:
     y, source = x.value.relu(), tape.node.args[0]
     tape.on_the_way_back(lambda dy: tape.send(source, through_relu(dy, y)))
@@ -134,7 +160,7 @@ def relu(tape: Tape, x: Folded) -> Folded:
 
 def arithmetic(tape: Tape, function: Callable, operands: tuple) -> Folded:
     # `y += x` in the network: what is kept for the way back must not change.
-    function = {operator.iadd: operator.add, operator.imul: operator.mul}.get(function, function)
+    function = OUT_OF_PLACE.get(function, function)
     folded = [x for x in operands if isinstance(x, Folded)]
     sources = [
         node
@@ -211,6 +237,26 @@ def concatenate(tape: Tape, tensors: Any, dim: int = 0) -> Folded:
     return Folded(torch.cat(apart, dim=2).flatten(1, 2))
 
 
+def _check_axes(name: str, kind: Any, value: Tensor, args: Any, kwargs: Any) -> None:
+    """Pooling and padding take an image without its batch too: a folded table is none."""
+    if kind in SPATIAL and value.ndim != SPATIAL[kind]:
+        raise CannotFold(f"{name} of {value.ndim} axes")
+    if kind is F.pad:
+        pads = kwargs.get("pad", args[0] if args else ())
+        if len(pads) > 2 * (value.ndim - 2):
+            raise CannotFold(f"{name} of the channels")
+
+
+def overwritten_by(node: fx.Node, model: nn.Module) -> Any:
+    """The node whose value this one overwrites, if it does."""
+    in_place = node.target in OUT_OF_PLACE or node.kwargs.get("inplace") is True
+    if node.op == "call_module":
+        in_place = getattr(model.get_submodule(str(node.target)), "inplace", False)
+    elif node.target in IN_PLACE:
+        in_place = in_place or any(argument is True for argument in node.args)
+    return node.args[0] if in_place and node.args else None
+
+
 def _out_of_place(function: Any, args: Any, kwargs: Any) -> tuple[tuple, dict[str, Any]]:
     """The options of an activation, without in-place: its input is needed on the way back."""
     if function in IN_PLACE:
@@ -259,7 +305,7 @@ def _dropout_options(args: Any, kwargs: Any) -> dict[str, Any]:
 RULES: dict[type, Callable[..., Folded]] = {
     **dict.fromkeys(
         CHANNELWISE_MODULES,
-        lambda tape, target, module, x: channelwise(tape, _not_in_place(module), x),
+        lambda tape, target, module, x: _channelwise_module(tape, target, module, x),
     ),
     **dict.fromkeys(
         DROPOUTS,
