@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import (
     CannotFold,
     Folded,
     Fusions,
-    Gradients,
     Options,
     Tape,
     Weights,

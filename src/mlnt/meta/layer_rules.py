@@ -38,7 +38,7 @@ def convolution(tape: Tape, target: str, module: Any, x: Any) -> Folded:
     shape = plain if tape.shared or one_input else plain.times(tape.models)
     x_own = value if one_input else tape.every_value(value)
     own_shape = plain if one_input else plain.times(tape.models)
-    y = convolve(value, weight.to(value.dtype), None, shape)
+    y = convolve(value, weight.to(value.dtype), shape)
     y = y if bias is None else y + bias.to(y.dtype).view(-1, *[1] * (y.ndim - 2))
     size = tuple(value.shape[2:])
 
@@ -62,7 +62,7 @@ def _as_product(tape: Tape, module: Any, value: Tensor, shape: Shape, source: An
     weight = tape.weight(module.weight).to(value.dtype)
     flat = weight.permute(0, 2, 3, 1).flatten(1)  # [M·O, K·C]
     if tape.shared:
-        x, y = value, convolve(value, weight, None, shape)
+        x, y = value, convolve(value, weight, shape)
     else:
         x = plan.of(value)
         y = plan.image(_product(tape, x, flat, plan.rows))

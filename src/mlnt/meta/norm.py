@@ -193,10 +193,10 @@ class _Terms:
         self.dtype = mean.dtype
         self.axes = (0, *range(3, x.ndim + 1))
         wide = x.to(mean.dtype).unsqueeze(1)
-        self.r = self.per_channel((var + eps).rsqrt(), x.ndim)
-        self.scale = self.per_channel(weight, x.ndim) * self.r
-        self.xhat = (wide - self.per_channel(mean, x.ndim)) * self.r
-        z = self.xhat * self.per_channel(weight, x.ndim) + self.per_channel(bias, x.ndim)
+        self.r = self.per_channel((var + eps).rsqrt())
+        self.scale = self.per_channel(weight) * self.r
+        self.xhat = (wide - self.per_channel(mean)) * self.r
+        z = self.xhat * self.per_channel(weight) + self.per_channel(bias)
         self.on = (z > 0).to(mean.dtype) if relu else torch.ones_like(z)
         self.g = self.unfold(dy) * self.on
 
@@ -206,10 +206,9 @@ class _Terms:
     def fold(self, value: Tensor) -> Tensor:
         return value.flatten(1, 2)
 
-    def per_channel(self, vector: Tensor, ndim: int | None = None) -> Tensor:
+    def per_channel(self, vector: Tensor) -> Tensor:
         """[M·C] as [1, M, C, 1, ...]."""
-        spatial = (len(self.axes) - 1) if ndim is None else ndim - 2
-        return vector.view(1, -1, self.channels, *[1] * spatial)
+        return vector.view(1, -1, self.channels, *[1] * (len(self.axes) - 1))
 
     def mean(self, value: Tensor) -> Tensor:
         return value.mean(dim=self.axes, keepdim=True)

@@ -29,6 +29,16 @@ def _program(cols, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
+def _of_channels(mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, mask, eps):
+    """μ, r, γ and β of a block of channels, as rows."""
+    mean = tl.load(mean_ptr + channel, mask, 0.0)[None, :]
+    r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, mask, 1.0) + eps)[None, :]
+    weight = tl.load(weight_ptr + channel, mask, 0.0)[None, :]
+    bias = tl.load(bias_ptr + channel, mask, 0.0)[None, :]
+    return mean, r, weight, bias
+
+
+@triton.jit
 def _add_up(partial_ptr, sums_ptr, splits, width, BLOCK_S: tl.constexpr, BLOCK_W: tl.constexpr):
     """sums = Σ over the splits of partial, [splits, width]."""
     at = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
@@ -124,10 +134,9 @@ def _gradient_sums(
     channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
     own = OWN if OWN else cols
     split = tl.program_id(1)
-    mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
-    r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, in_cols, 1.0) + eps)[None, :]
-    weight = tl.load(weight_ptr + channel, in_cols, 0.0)[None, :]
-    bias = tl.load(bias_ptr + channel, in_cols, 0.0)[None, :]
+    mean, r, weight, bias = _of_channels(
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
+    )
     first = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
     second = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
     for start in range(0, rows_per_split, BLOCK_R):
@@ -160,10 +169,9 @@ def _input_gradient(
     in_cols = col < cols
     channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
     own = OWN if OWN else cols
-    mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
-    r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, in_cols, 1.0) + eps)[None, :]
-    weight = tl.load(weight_ptr + channel, in_cols, 0.0)[None, :]
-    bias = tl.load(bias_ptr + channel, in_cols, 0.0)[None, :]
+    mean, r, weight, bias = _of_channels(
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
+    )
     mean_g = (tl.load(sums_ptr + col, in_cols, 0.0) / rows)[None, :]
     mean_gx = (tl.load(sums_ptr + cols + col, in_cols, 0.0) / rows)[None, :]
     row = down * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -194,10 +202,9 @@ def _second_sums(
     channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
     own = OWN if OWN else cols
     split = tl.program_id(1)
-    mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
-    r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, in_cols, 1.0) + eps)[None, :]
-    weight = tl.load(weight_ptr + channel, in_cols, 0.0)[None, :]
-    bias = tl.load(bias_ptr + channel, in_cols, 0.0)[None, :]
+    mean, r, weight, bias = _of_channels(
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
+    )
     first = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
     second = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
     third = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
@@ -240,10 +247,9 @@ def _second_gradients(
     channel = across * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = channel < own
     cols = own * sets
-    mean = tl.load(mean_ptr + channel, in_cols, 0.0)[None, :]
-    r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, in_cols, 1.0) + eps)[None, :]
-    weight = tl.load(weight_ptr + channel, in_cols, 0.0)[None, :]
-    bias = tl.load(bias_ptr + channel, in_cols, 0.0)[None, :]
+    mean, r, weight, bias = _of_channels(
+        mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
+    )
     s = weight * r
     row = down * BLOCK_R + tl.arange(0, BLOCK_R)
     mask = (row < rows)[:, None] & in_cols[None, :]

@@ -37,9 +37,9 @@ class Shape:
         return Shape(self.stride, self.padding, self.dilation, self.kernel, self.groups * models)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Shape) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
     function = CONVOLUTIONS[len(shape.kernel)]
-    return function(x, weight, bias, shape.stride, shape.padding, shape.dilation, shape.groups)
+    return function(x, weight, None, shape.stride, shape.padding, shape.dilation, shape.groups)
 
 
 def input_gradient(dy: Tensor, weight: Tensor, size: tuple[int, ...], shape: Shape) -> Tensor:
@@ -82,7 +82,7 @@ class _WeightGradient(Function):
     def backward(ctx: Any, v: Tensor) -> Any:
         x, dy = ctx.saved_tensors
         size = tuple(x.shape[2:])
-        return input_gradient(dy, v, size, ctx.shape), convolve(x, v, None, ctx.shape), None
+        return input_gradient(dy, v, size, ctx.shape), convolve(x, v, ctx.shape), None
 
 
 def _use_kernels(x: Tensor) -> bool:

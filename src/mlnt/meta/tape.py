@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from mlnt.meta.plain import Gradients
+
 Weights = Mapping[str, Tensor]  # by parameter name, [M·shape[0], *shape[1:]], or [*shape] if shared
-Gradients = dict[str, Tensor]
 LAYERS_AHEAD = 4  # that the way back may be ahead of the gradients of weights
 
 
