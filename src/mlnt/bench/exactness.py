@@ -14,7 +14,6 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from mlnt.api import train
-from mlnt.bench.steps import commit, machine_name
+from mlnt.bench.steps import about
 from mlnt.config import make_settings
 from mlnt.data.sources import Split
 from mlnt.device import computing, pick_device, weight_type
@@ -149,9 +148,8 @@ def run_exactness(
         runs = [row for each in numbers for row in compare_runs(place, each)]
     graph: Row = {"rows": runs, "reason": None if runs else "only on a CUDA device"}
     graph |= {"loss_tolerance": LOSS_TOLERANCE, "weight_tolerance": WEIGHT_TOLERANCE}
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    about = (machine_name(place), commit(), torch.__version__, date)
-    return ExactnessResult(*about, engines, graph, compare_precisions(device, seeds, epochs))
+    precision = compare_precisions(device, seeds, epochs)
+    return ExactnessResult(**about(place), engines=engines, graph=graph, precision=precision)
 
 
 def compare_engines(device: torch.device) -> list[Row]:

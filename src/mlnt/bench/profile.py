@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
 import torch
 from rich.console import RenderableType
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from mlnt.bench.clock import durations_ms
 from mlnt.bench.rows import RATES, SHAPES, Case, bench_network, own_steps
-from mlnt.bench.steps import commit, machine_name
+from mlnt.bench.steps import about
 from mlnt.device import pick_device
 from mlnt.errors import InputError
 
@@ -107,10 +106,7 @@ def run_profile(device: str = "auto", batch_size: int = 128, sets: int = 10) -> 
         torch.cuda.synchronize(place)
     norm, convolution = _work(bench_network(model, place), batch_size, SHAPES[model], sets, place)
     return ProfileResult(
-        machine=machine_name(place),
-        commit=commit(),
-        torch=torch.__version__,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        **about(place),
         model=model,
         batch_size=batch_size,
         sets=sets,

@@ -72,10 +72,7 @@ def run_bench(
         rows += bench.time_resnet50() if place.type == "cuda" else []
     tell("convolutions alone")
     return BenchResult(
-        machine=machine_name(place),
-        commit=commit(),
-        torch=torch.__version__,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        **about(place),
         model=model,
         batch_size=batch_size,
         sets=sets,
@@ -211,6 +208,16 @@ def _floor(model: str, batch_size: int, sets: int, device: torch.device) -> Floo
     return Floor(
         kind, tuple(kernels), floor_of_mlnt(kernels, sets), floor_of_cross_entropy(kernels)
     )
+
+
+def about(device: torch.device) -> dict[str, str]:
+    """What every file of figures says of where it comes from."""
+    return {
+        "machine": machine_name(device),
+        "commit": commit(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def machine_name(device: torch.device) -> str:

@@ -16,8 +16,9 @@ from torch.autograd import Function
 
 try:
     from mlnt.meta import norm_kernels as kernels
+    from mlnt.meta import norm_second_kernels as second_kernels
 except ImportError:  # no Triton in a build of torch for CPUs
-    kernels = None  # type: ignore[assignment]
+    kernels = second_kernels = None  # type: ignore[assignment]
 
 Running = tuple[Tensor, Tensor, Tensor, float]  # running mean, variance, batches seen; momentum
 KERNEL_TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -145,12 +146,12 @@ class _PullBack(Function):
 
     @staticmethod
     def backward(ctx: Any, u: Tensor, a: Tensor, b: Tensor) -> Any:
-        """The formulas are those of `norm_kernels._second_gradients`."""
+        """The formulas are those of `norm_second_kernels._second_gradients`."""
         dy, x, weight, bias, mean, var, sums = ctx.saved_tensors
         eps, relu, fixed = ctx.options
         plus = u if ctx.with_plus else None
         if not fixed and _use_kernels(x):
-            ddy, ddx, dweight = kernels.pull_back_twice(
+            ddy, ddx, dweight = second_kernels.pull_back_twice(
                 _rows(u), a.contiguous(), b.contiguous(), _rows(dy), _rows(x), (mean, var),
                 weight, bias, eps, relu, sums,
             )  # fmt: skip

@@ -22,20 +22,31 @@ PROGRAMS = 1056  # eight for each of the 132 multiprocessors of a Hopper GPU
 
 
 @triton.jit
-def _program(cols, BLOCK_K: tl.constexpr):
+def program(cols, BLOCK_K: tl.constexpr):
     """(block of columns, block of rows): on one axis of the grid, as the others are short."""
     across = tl.cdiv(cols, BLOCK_K)
     return tl.program_id(0) % across, tl.program_id(0) // across
 
 
 @triton.jit
-def _of_channels(mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, mask, eps):
+def of_channels(mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, mask, eps):
     """μ, r, γ and β of a block of channels, as rows."""
     mean = tl.load(mean_ptr + channel, mask, 0.0)[None, :]
     r = 1.0 / tl.sqrt(tl.load(var_ptr + channel, mask, 1.0) + eps)[None, :]
     weight = tl.load(weight_ptr + channel, mask, 0.0)[None, :]
     bias = tl.load(bias_ptr + channel, mask, 0.0)[None, :]
     return mean, r, weight, bias
+
+
+@triton.jit
+def terms(dy_ptr, x_ptr, mask, mean, r, weight, bias, RELU: tl.constexpr):
+    """(g, x̂) of a tile."""
+    g = tl.load(dy_ptr, mask, 0.0).to(tl.float32)
+    x = tl.load(x_ptr, mask, 0.0).to(tl.float32)
+    if RELU:
+        # As the forward pass computes it, so that the same units are on.
+        g = tl.where((x - mean) * (weight * r) + bias > 0, g, 0.0)
+    return g, (x - mean) * r
 
 
 @triton.jit
@@ -90,7 +101,7 @@ def _normalise(
     RELU: tl.constexpr, TRACK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """y from the sums; the programs of the first rows also write μ, σ² and the running ones."""
-    across, down = _program(cols, BLOCK_K)
+    across, down = program(cols, BLOCK_K)
     col = across * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = col < cols
     pivot = tl.load(x_ptr + col, in_cols, 0.0).to(tl.float32)
@@ -134,7 +145,7 @@ def _gradient_sums(
     channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
     own = OWN if OWN else cols
     split = tl.program_id(1)
-    mean, r, weight, bias = _of_channels(
+    mean, r, weight, bias = of_channels(
         mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
     )
     first = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
@@ -143,12 +154,8 @@ def _gradient_sums(
         row = split * rows_per_split + start + tl.arange(0, BLOCK_R)
         mask = (row < rows)[:, None] & in_cols[None, :]
         row = row.to(tl.int64)[:, None]
-        g = tl.load(dy_ptr + row * cols + col[None, :], mask, 0.0).to(tl.float32)
-        x = tl.load(x_ptr + row * own + channel[None, :], mask, 0.0).to(tl.float32)
-        xhat = (x - mean) * r
-        if RELU:
-            # As the forward pass computes it, so that the same units are on.
-            g = tl.where((x - mean) * (weight * r) + bias > 0, g, 0.0)
+        at, x_at = row * cols + col[None, :], row * own + channel[None, :]
+        g, xhat = terms(dy_ptr + at, x_ptr + x_at, mask, mean, r, weight, bias, RELU)
         first += g
         second += g * xhat
     at = split * 2 * cols + col
@@ -164,12 +171,12 @@ def _input_gradient(
     OWN: tl.constexpr,
 ):  # fmt: skip
     """dx, plus what other branches have sent to the same x."""
-    across, down = _program(cols, BLOCK_K)
+    across, down = program(cols, BLOCK_K)
     col = across * BLOCK_K + tl.arange(0, BLOCK_K)
     in_cols = col < cols
     channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
     own = OWN if OWN else cols
-    mean, r, weight, bias = _of_channels(
+    mean, r, weight, bias = of_channels(
         mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
     )
     mean_g = (tl.load(sums_ptr + col, in_cols, 0.0) / rows)[None, :]
@@ -178,120 +185,21 @@ def _input_gradient(
     mask = (row < rows)[:, None] & in_cols[None, :]
     row = row.to(tl.int64)[:, None]
     at = row * cols + col[None, :]
-    g = tl.load(dy_ptr + at, mask, 0.0).to(tl.float32)
-    x = tl.load(x_ptr + row * own + channel[None, :], mask, 0.0).to(tl.float32)
-    xhat = (x - mean) * r
-    if RELU:
-        g = tl.where((x - mean) * (weight * r) + bias > 0, g, 0.0)
+    x_at = row * own + channel[None, :]
+    g, xhat = terms(dy_ptr + at, x_ptr + x_at, mask, mean, r, weight, bias, RELU)
     dx = weight * r * (g - mean_g - xhat * mean_gx)
     if PLUS:
         dx += tl.load(plus_ptr + at, mask, 0.0).to(tl.float32)
     tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask)
 
 
-@triton.jit
-def _second_sums(
-    u_ptr, dy_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, partial_ptr,
-    rows, cols, eps, rows_per_split,
-    RELU: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
-    OWN: tl.constexpr,
-):  # fmt: skip
-    """partial[split] = (Σ u, Σ u x̂, Σ u g), u the gradient that arrives at dx."""
-    col = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
-    in_cols = col < cols
-    channel = col % OWN if OWN else col  # a constant: the compiler sees what lies side by side
-    own = OWN if OWN else cols
-    split = tl.program_id(1)
-    mean, r, weight, bias = _of_channels(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
-    )
-    first = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
-    second = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
-    third = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
-    for start in range(0, rows_per_split, BLOCK_R):
-        row = split * rows_per_split + start + tl.arange(0, BLOCK_R)
-        mask = (row < rows)[:, None] & in_cols[None, :]
-        row = row.to(tl.int64)[:, None]
-        at = row * cols + col[None, :]
-        u = tl.load(u_ptr + at, mask, 0.0).to(tl.float32)
-        g = tl.load(dy_ptr + at, mask, 0.0).to(tl.float32)
-        x = tl.load(x_ptr + row * own + channel[None, :], mask, 0.0).to(tl.float32)
-        xhat = (x - mean) * r
-        if RELU:
-            g = tl.where((x - mean) * (weight * r) + bias > 0, g, 0.0)
-        first += u
-        second += u * xhat
-        third += u * g
-    at = split * 3 * cols + col
-    tl.store(partial_ptr + at, tl.sum(first, 0), in_cols)
-    tl.store(partial_ptr + at + cols, tl.sum(second, 0), in_cols)
-    tl.store(partial_ptr + at + 2 * cols, tl.sum(third, 0), in_cols)
-
-
-@triton.jit
-def _second_gradients(
-    u_ptr, dy_ptr, x_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr,
-    sums_ptr, second_ptr, a_ptr, b_ptr, ddy_ptr, ddx_ptr,
-    rows, own, eps, sets,
-    RELU: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """What u at dx, a at dγ and b at dβ send to dy and (summed over the sets) to x.
-
-    With means ḡ, q = mean(g x̂), ū, p = mean(u x̂), w = mean(u g) and s = γ r:
-    to g:  s (u − ū − x̂ p) + a x̂ + b
-    to x̂:  D = s (−u q − g p) + a g, of mean a ḡ − s (ū q + ḡ p) and mean(D x̂) = a q − 2 s p q
-    to r:  T = γ R (w − ū ḡ − p q)
-    to x:  r (D − mean(D) − x̂ mean(D x̂)) − T r² x̂ / R
-    """
-    across, down = _program(own, BLOCK_K)
-    channel = across * BLOCK_K + tl.arange(0, BLOCK_K)
-    in_cols = channel < own
-    cols = own * sets
-    mean, r, weight, bias = _of_channels(
-        mean_ptr, var_ptr, weight_ptr, bias_ptr, channel, in_cols, eps
-    )
-    s = weight * r
-    row = down * BLOCK_R + tl.arange(0, BLOCK_R)
-    mask = (row < rows)[:, None] & in_cols[None, :]
-    row = row.to(tl.int64)[:, None]
-    x = tl.load(x_ptr + row * own + channel[None, :], mask, 0.0).to(tl.float32)
-    xhat = (x - mean) * r
-    on = (x - mean) * s + bias > 0
-    total = tl.zeros([BLOCK_R, BLOCK_K], tl.float32)
-    for number in range(sets):
-        col = number * own + channel
-        mean_g = (tl.load(sums_ptr + col, in_cols, 0.0) / rows)[None, :]
-        q = (tl.load(sums_ptr + cols + col, in_cols, 0.0) / rows)[None, :]
-        mean_u = (tl.load(second_ptr + col, in_cols, 0.0) / rows)[None, :]
-        p = (tl.load(second_ptr + cols + col, in_cols, 0.0) / rows)[None, :]
-        w = (tl.load(second_ptr + 2 * cols + col, in_cols, 0.0) / rows)[None, :]
-        a = tl.load(a_ptr + col, in_cols, 0.0)[None, :]
-        b = tl.load(b_ptr + col, in_cols, 0.0)[None, :]
-        at = row * cols + col[None, :]
-        u = tl.load(u_ptr + at, mask, 0.0).to(tl.float32)
-        g = tl.load(dy_ptr + at, mask, 0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(on, g, 0.0)
-        to_g = s * (u - mean_u - xhat * p) + a * xhat + b
-        if RELU:
-            to_g = tl.where(on, to_g, 0.0)
-        tl.store(ddy_ptr + at, to_g.to(ddy_ptr.dtype.element_ty), mask)
-        to_xhat = a * g - s * (u * q + g * p)
-        mean_d = a * mean_g - s * (mean_u * q + mean_g * p)
-        mean_dx = a * q - 2 * s * p * q
-        to_r = weight * (w - mean_u * mean_g - p * q)
-        total += r * (to_xhat - mean_d - xhat * mean_dx) - to_r * r * r * xhat
-    at = row * own + channel[None, :]
-    tl.store(ddx_ptr + at, total.to(ddx_ptr.dtype.element_ty), mask)
-
-
-def _blocks(cols: int, tile: int) -> tuple[int, dict[str, int]]:
+def blocks(cols: int, tile: int) -> tuple[int, dict[str, int]]:
     """(programs across, sizes of a tile): rows of 128 bytes of bfloat16 where there are as many."""
     block_k = min(64, triton.next_power_of_2(cols))
     return triton.cdiv(cols, block_k), {"BLOCK_R": tile // block_k, "BLOCK_K": block_k}
 
 
-def _splits(rows: int, column_blocks: int, block_r: int) -> tuple[int, int]:
+def splits_of(rows: int, column_blocks: int, block_r: int) -> tuple[int, int]:
     """(splits, rows per split): enough programs to fill the machine, whole blocks of rows."""
     row_blocks = triton.cdiv(rows, block_r)
     wanted = min(max(1, PROGRAMS // column_blocks), max(64, row_blocks // 4))
@@ -299,7 +207,7 @@ def _splits(rows: int, column_blocks: int, block_r: int) -> tuple[int, int]:
     return triton.cdiv(rows, per_split), per_split
 
 
-def _sums(partial: Tensor) -> Tensor:
+def sums_of(partial: Tensor) -> Tensor:
     splits, width = partial.shape[0], partial[0].numel()
     sums = torch.empty_like(partial[0])
     _add_up[(triton.cdiv(width, 32),)](partial, sums, splits, width, BLOCK_S=64, BLOCK_W=32)
@@ -317,9 +225,9 @@ def normalise(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(x + other, y, μ, σ²); `running` statistics and their momentum are updated in place."""
     rows, cols = x_RK.shape
-    column_blocks, sizes = _blocks(cols, TILE)
+    column_blocks, sizes = blocks(cols, TILE)
     block_r, block_k = sizes["BLOCK_R"], sizes["BLOCK_K"]
-    splits, per_split = _splits(rows, column_blocks, block_r)
+    splits, per_split = splits_of(rows, column_blocks, block_r)
     partial = torch.empty(splits, 2, cols, device=x_RK.device)
     total = x_RK if other_RK is None else torch.empty_like(x_RK)
     _moments[(column_blocks, splits)](
@@ -330,7 +238,7 @@ def normalise(
     mean, var = torch.empty(2, cols, device=x_RK.device)
     running_mean, running_var, tracked, momentum = running or (mean, var, mean, 0.0)
     _normalise[(column_blocks * triton.cdiv(rows, block_r),)](
-        total, _sums(partial), weight, bias, y, mean, var,
+        total, sums_of(partial), weight, bias, y, mean, var,
         running_mean, running_var, tracked, rows, cols, eps, momentum,
         RELU=relu, TRACK=running is not None, BLOCK_R=block_r, BLOCK_K=block_k,
     )  # fmt: skip
@@ -351,57 +259,19 @@ def pull_back(
     rows, cols = dy_RK.shape
     own = x.shape[1]
     mean, var = statistics
-    across, sizes = _blocks(cols, TILE // 2)
-    splits, per_split = _splits(rows, across, sizes["BLOCK_R"])
+    across, sizes = blocks(cols, TILE // 2)
+    splits, per_split = splits_of(rows, across, sizes["BLOCK_R"])
     partial = torch.empty(splits, 2, cols, device=x.device)
     _gradient_sums[(across, splits)](
         dy_RK, x, mean, var, weight, bias, partial, rows, cols, eps, per_split,
         RELU=relu, OWN=0 if own == cols else own, **sizes,
     )  # fmt: skip
-    sums = _sums(partial)
+    sums = sums_of(partial)
     dx = torch.empty_like(dy_RK)
-    across, sizes = _blocks(cols, TILE)
+    across, sizes = blocks(cols, TILE)
     _input_gradient[(across * triton.cdiv(rows, sizes["BLOCK_R"]),)](
         dy_RK, x, mean, var, weight, bias, sums, dx if plus_RK is None else plus_RK, dx,
         rows, cols, eps,
         RELU=relu, PLUS=plus_RK is not None, OWN=0 if own == cols else own, **sizes,
     )  # fmt: skip
     return dx, sums
-
-
-def pull_back_twice(
-    u_RK: Tensor,
-    a_K: Tensor,
-    b_K: Tensor,
-    dy_RK: Tensor,
-    x: Tensor,
-    statistics: tuple[Tensor, Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-    relu: bool,
-    sums: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What (u, a, b) at (dx, dγ, dβ) send to dy [R, K], to x [R, own] and to γ [own]."""
-    rows, cols = dy_RK.shape
-    own, sets = x.shape[1], cols // x.shape[1]
-    mean, var = statistics
-    across, sizes = _blocks(cols, TILE // 2)
-    splits, per_split = _splits(rows, across, sizes["BLOCK_R"])
-    partial = torch.empty(splits, 3, cols, device=x.device)
-    _second_sums[(across, splits)](
-        u_RK, dy_RK, x, mean, var, weight, bias, partial, rows, cols, eps, per_split,
-        RELU=relu, OWN=0 if own == cols else own, **sizes,
-    )  # fmt: skip
-    second = _sums(partial)
-    ddy, ddx = torch.empty_like(dy_RK), torch.empty_like(x)
-    across, sizes = _blocks(own, TILE)
-    block_r, block_k = sizes["BLOCK_R"], sizes["BLOCK_K"]
-    _second_gradients[(across * triton.cdiv(rows, block_r),)](
-        u_RK, dy_RK, x, mean, var, weight, bias, sums, second, a_K, b_K, ddy, ddx,
-        rows, own, eps, sets,
-        RELU=relu, BLOCK_R=block_r, BLOCK_K=block_k,
-    )  # fmt: skip
-    covariance = second[2] - second[0] * sums[0] / rows - second[1] * sums[1] / rows
-    to_weight = covariance.view(-1, own).sum(0) * torch.rsqrt(var + eps)
-    return ddy, ddx, to_weight
