@@ -102,8 +102,9 @@ def test_accuracies_by_hand() -> None:
     assert (row["bfloat16"], row["bfloat16_error"]) == (91.0, pytest.approx(1.0))
     assert (row["float32"], row["float32_error"]) == (93.0, 0.0)
     assert (row["difference"], row["difference_error"]) == (-2.0, pytest.approx(1.0))
-    assert row["within_noise"]  # two standard errors
-    assert not compare_accuracies([90.0, 92.0], [94.0, 94.0])["within_noise"]
+    # Student's t with two degrees of freedom is 4.303; the standard error 1 / √3.
+    assert compare_accuracies([90.0, 91.0, 92.0], [93.4] * 3)["within_noise"]
+    assert not compare_accuracies([90.0, 91.0, 92.0], [93.6] * 3)["within_noise"]
     assert compare_accuracies([93.4, 93.4], [93.0, 93.0])["within_noise"]  # half a point
 
 

@@ -132,7 +132,7 @@ def run_accuracy(
         commit=commit(),
         torch=torch.__version__,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        data=str(data),
+        data=Path(data).name,  # not where it lies on this machine
         noise=noise,
         minutes=float(minutes),
         preset=preset,

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from rich.table import Table
+from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 from mlnt.api import train
@@ -38,7 +39,7 @@ GROSS_LIMIT = 0.1
 NEGLIGIBLE = 1e-6  # share of the whole gradient below which a parameter's has no relative error
 # After 20 steps. Where kernels differ between two runs, the rounding of float32 grows to percents.
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 1e-3
-NOISE_ERRORS, NOISE_POINTS = 2, 0.5  # a difference within either is within the noise
+NOISE_POINTS = 0.5  # a difference of accuracies within this is within the noise in any case
 
 CLASSES, SETS, SIDE = 5, 3, 32
 # All four change from step to step: a recording must not keep those it was made with.
@@ -293,5 +294,8 @@ def compare_accuracies(bfloat16: list[float], float32: list[float]) -> Row:
         error = statistics.stdev(values) / math.sqrt(count) if count > 1 else None
         row |= {name: statistics.mean(values), f"{name}_error": error}
     both = math.hypot(row["bfloat16_error"], row["float32_error"]) if count > 1 else None
-    within = None if both is None else abs(difference) <= max(NOISE_ERRORS * both, NOISE_POINTS)
+    within = None
+    if both is not None:
+        # Student's t for so few runs: three of each often show too little spread by chance.
+        within = bool(abs(difference) <= max(student_t.ppf(0.975, count - 1) * both, NOISE_POINTS))
     return {**row, "difference": difference, "difference_error": both, "within_noise": within}
