@@ -38,9 +38,10 @@ def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, An
     if settings.noise != "none":
         generator = torch.Generator().manual_seed(seeds.noise)
         train = _corrupt(train, noise, generator)
-        if settings.validation == "noisy":
-            validation = _corrupt(validation, noise, generator)
-    if settings.validation == "clean" and dataset.held_out_indices is not None:
+        validation = _corrupt(validation, noise, generator)
+    if dataset.held_out_indices is not None or settings.noise != "none":
+        validation = replace(validation, given_labels=validation.labels)
+    if settings.validation == "clean" and validation.given_labels is not None:
         if validation.true_labels is None:
             raise InputError("validation='clean' needs the true labels of the data, or clean data")
         validation = replace(validation, labels=validation.true_labels)

@@ -4,8 +4,8 @@ name or path or (X, y) -> raw samples and labels -> encoder fitted on train -> D
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,63 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder
+from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED, Known, Raw, Source, exists, find_known
-from mlnt.data.tables import read_labels, read_table
+from mlnt.data.label_files import (
+    as_array,
+    known_truth,
+    label_names,
+    read_label_file,
+    read_npz,
+)
+from mlnt.data.picture_sets import (
+    from_pictures,
+    further_pictures,
+    is_picture_folder,
+    picture_parts,
+)
+from mlnt.data.tables import read_table
 from mlnt.errors import InputError, did_you_mean
-
-
-@dataclass(frozen=True)
-class Split:
-    """Samples of one part of a data set: train, validation or test."""
-
-    inputs: Tensor  # [N, ...], encoded
-    labels: Tensor  # LongTensor [N], as given
-    true_labels: Tensor | None = None  # LongTensor [N], where an experiment knows them
-    texts: Sequence[str] | None = None  # what a person would recognise the sample by
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> "Split":
-        """On a device; floating inputs in this type (numbers of words stay what they are)."""
-        truth = self.true_labels
-        return replace(
-            self,
-            inputs=self.inputs.to(device, dtype if self.inputs.is_floating_point() else None),
-            labels=self.labels.to(device),
-            true_labels=None if truth is None else truth.to(device),
-        )
-
-    def take(self, indices: Tensor) -> "Split":
-        return Split(
-            self.inputs[indices],
-            self.labels[indices],
-            None if self.true_labels is None else self.true_labels[indices],
-            None if self.texts is None else [self.texts[i] for i in indices.tolist()],
-        )
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A data set ready for training."""
-
-    name: str
-    classes: tuple[str, ...]
-    encoder: Encoder
-    train: Split
-    validation: Split | None = None
-    test: Split | None = None
-    # Which of the samples as they came were kept for training and which held out; None: all kept.
-    train_indices: Tensor | None = None
-    held_out_indices: Tensor | None = None
-    usual_confusions: Mapping[int, int] | None = None  # for asymmetric noise
-    label_column: str | None = None  # of a table, where the user named it
-    text_column: str | None = None
-
-    @property
-    def kind(self) -> str:
-        return self.encoder.kind
 
 
 def open_dataset(
@@ -81,6 +43,7 @@ def open_dataset(
     test: Source | None = None,
     label_column: str | None = None,
     text_column: str | None = None,
+    download: bool = False,
 ) -> Dataset:
     """Open a data set by name, path or as arrays.
 
@@ -90,9 +53,11 @@ def open_dataset(
     true_labels   the correct labels, where an experiment knows them; used for reporting alone
     validation, test  further data in any of these forms
     """
-    known = find_known(source)
+    known = find_known(source, download)
     if known is not None:
         dataset = _from_known(known)
+    elif isinstance(source, str | Path) and is_picture_folder(source):
+        dataset = from_pictures(picture_parts(Path(source)))
     else:
         raw = read(source, label_column, text_column)
         dataset = _from_raw(raw, _name_of(source), need_labels=labels is None)
@@ -100,6 +65,8 @@ def open_dataset(
     if labels is not None:
         given, classes = _replacement(labels, dataset, "labels")
         dataset = replace(dataset, classes=classes, train=replace(dataset.train, labels=given))
+        if true_labels is None and isinstance(labels, str | Path):
+            dataset = _with_truth_of(labels, dataset)
     if true_labels is not None:
         truth, _ = _replacement(true_labels, dataset, "true_labels")
         dataset = replace(dataset, train=replace(dataset.train, true_labels=truth))
@@ -151,15 +118,6 @@ def read(
     return Raw(table.kind, table.samples, table.labels, table.columns)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz; pickled objects are refused, so nothing in it is executed."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
-    except Exception as error:
-        raise InputError(f"{path} is not a readable .npz of plain arrays: {error}") from None
-
-
 def _name_of(source: Source) -> str:
     return Path(source).stem if isinstance(source, str | Path) else "arrays"
 
@@ -169,7 +127,7 @@ def _from_arrays(samples: Any, labels: Any) -> Raw:
     if isinstance(samples, list | tuple) and all(isinstance(s, str) for s in samples):
         kind, samples, count = "text", list(samples), len(samples)
     else:
-        samples = _array(samples, "features")
+        samples = as_array(samples, "features")
         if samples.dtype.kind in "US":
             return _from_arrays([str(text) for text in samples.reshape(-1)], labels)
         if samples.dtype.kind not in "biuf":
@@ -183,36 +141,6 @@ def _from_arrays(samples: Any, labels: Any) -> Raw:
     if names is not None and len(names) != count:
         raise InputError(f"{count} samples but {len(names)} labels; they must be as many")
     return Raw(kind, samples, names)
-
-
-def label_names(labels: Any) -> list[str]:
-    """Labels of any type as names; a label that is missing or not whole is refused."""
-    array = _array(labels, "labels")
-    if array.ndim != 1:
-        raise InputError(f"labels must be one row, got shape {array.shape}")
-    if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            row = int((~np.isfinite(array)).argmax())
-            raise InputError(f"labels must be finite, label {row} is {array[row]}")
-        if (array != np.floor(array)).any() or (np.abs(array) > 2**53).any():
-            raise InputError("labels must be names or whole numbers; these look like measurements")
-        array = array.astype(np.int64)
-    names = array.tolist()
-    for row, name in enumerate(names):
-        if name is None or name != name:
-            raise InputError(f"label {row} is missing ({name})")
-    return [str(name) for name in names]
-
-
-def _array(values: Any, what: str) -> np.ndarray:
-    """As a numpy array, from whatever holds numbers or names."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = values.float() if values.dtype == torch.bfloat16 else values
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{what} cannot be made an array: {error}") from None
 
 
 def _from_known(known: Known) -> Dataset:
@@ -276,7 +204,7 @@ def _numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:
 def _replacement(labels: Any, dataset: Dataset, what: str) -> tuple[Tensor, tuple[str, ...]]:
     """Labels from FILE, FILE:KEY or a sequence, as many as the training data has samples."""
     if isinstance(labels, str | Path):
-        names = _read_labels(labels, dataset.label_column)
+        names = read_label_file(labels, dataset.label_column)
     else:
         names = label_names(labels)
     if len(names) != len(dataset.train):
@@ -294,32 +222,27 @@ def _replacement(labels: Any, dataset: Dataset, what: str) -> tuple[Tensor, tupl
     return _numbers(names, dataset.classes, what), dataset.classes
 
 
-def _read_labels(place: str | Path, label_column: str | None) -> list[str]:
-    text = str(place)
-    file, _, key = text.partition(".npz:")
-    if key:
-        arrays = read_npz(Path(file + ".npz"))
-        if key not in arrays:
-            raise InputError(f"{file}.npz has no {key!r}, it holds {', '.join(arrays)}")
-        return label_names(arrays[key])
-    path = Path(text)
-    if not exists(path) or path.is_dir():
-        raise InputError(f"no label file at {path}")
-    if path.suffix == ".npz":
-        arrays = read_npz(path)
-        raise InputError(f"say which labels of {path}: {', '.join(f'{path}:{k}' for k in arrays)}")
-    if path.suffix.lower() in (".csv", ".tsv"):
-        return read_labels(path, label_column)
-    try:
-        if path.suffix == ".npy":
-            return label_names(np.load(path, allow_pickle=False))
-        return path.read_text(encoding="utf-8").split()
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a file of labels: {error}") from None
+def _with_truth_of(labels: str | Path, dataset: Dataset) -> Dataset:
+    """The clean labels that a file holds beside noisy ones: taken, or compared with known ones."""
+    names = known_truth(labels)
+    if names is None:
+        return dataset
+    truth, _ = _replacement(names, dataset, "clean labels")
+    own = dataset.train.true_labels
+    if own is not None and not torch.equal(own, truth):
+        raise InputError(
+            f"the clean labels of {labels} differ from those of {dataset.name} in "
+            f"{int((own != truth).sum())} of {len(own)} samples; its order is another"
+        )
+    return replace(dataset, train=replace(dataset.train, true_labels=truth))
 
 
 def _further(source: Source, dataset: Dataset, what: str) -> Split:
     """Validation or test data, in the encoding of the training data."""
+    if isinstance(dataset.train.inputs, ImageFiles):
+        if not isinstance(source, str | Path) or not Path(source).is_dir():
+            raise InputError(f"{what} data must be a folder of pictures as the training data is")
+        return further_pictures(Path(source), dataset.encoder, dataset.classes)
     raw = read(source, dataset.label_column, dataset.text_column)
     check_fits(raw, dataset.encoder, what)
     if raw.labels is None:

@@ -1,0 +1,75 @@
+"""What a data set is: encoded samples and labels of train, validation and test."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mlnt.data.encoding import Encoder
+from mlnt.data.image_files import ImageFiles
+from mlnt.data.pictures import PathTable
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples of one part of a data set: train, validation or test."""
+
+    inputs: Tensor | ImageFiles  # [N, ...], encoded
+    labels: Tensor  # LongTensor [N], as given
+    true_labels: Tensor | None = None  # LongTensor [N], where an experiment knows them
+    texts: Sequence[str] | None = None  # what a person would recognise the sample by
+    # LongTensor [N], as given, where `labels` were put right for validation
+    given_labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Split":
+        """On a device; floating inputs in this type (numbers of words stay what they are)."""
+        others = {
+            name: None if (values := getattr(self, name)) is None else values.to(device)
+            for name in ("true_labels", "given_labels")
+        }
+        return replace(
+            self,
+            inputs=self.inputs.to(device, dtype if self.inputs.is_floating_point() else None),
+            labels=self.labels.to(device),
+            **others,
+        )
+
+    def take(self, indices: Tensor) -> "Split":
+        return Split(
+            self.inputs[indices],
+            self.labels[indices],
+            None if self.true_labels is None else self.true_labels[indices],
+            _take_texts(self.texts, indices),
+        )
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set ready for training."""
+
+    name: str
+    classes: tuple[str, ...]
+    encoder: Encoder
+    train: Split
+    validation: Split | None = None
+    test: Split | None = None
+    # Which of the samples as they came were kept for training and which held out; None: all kept.
+    train_indices: Tensor | None = None
+    held_out_indices: Tensor | None = None
+    usual_confusions: Mapping[int, int] | None = None  # for asymmetric noise
+    label_column: str | None = None  # of a table, where the user named it
+    text_column: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.encoder.kind
+
+
+def _take_texts(texts: Sequence[str] | None, indices: Tensor) -> Sequence[str] | None:
+    if texts is None or isinstance(texts, PathTable):
+        return texts if texts is None else texts.take(indices)
+    return [texts[i] for i in indices.tolist()]

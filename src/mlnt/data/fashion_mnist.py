@@ -1,0 +1,111 @@
+"""Fashion-MNIST in the IDX files it is published as, compressed or not."""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from mlnt.data.downloads import data_folder
+from mlnt.data.raw import Known, Raw, exists, read_at_most, read_file
+from mlnt.errors import InputError
+
+CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
+# What looks alike: SHIRT→T-SHIRT/TOP, PULLOVER↔COAT, SANDAL→SNEAKER, SNEAKER→ANKLE BOOT. Our
+# choice in the manner of the paper's for CIFAR-10; the paper has no Fashion-MNIST.
+CONFUSIONS = {6: 0, 2: 4, 4: 2, 5: 7, 7: 9}
+
+DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
+
+# MNIST and its relatives have files of the same names; these are the labels that theirs are not.
+FIRST_LABELS = bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9])
+
+MOST_BYTES = 2**30  # twenty times the largest of the published files
+
+
+def find_fashion_mnist() -> Path:
+    """The folder of Fashion-MNIST: mlnt's data folder, or that of Debian's package."""
+    own = data_folder() / "fashion-mnist"
+    for folder in (own, DEBIAN_FOLDER):
+        if has_idx_files(folder):
+            return folder
+    raise InputError(
+        f"fashion-mnist is not in {own}; put the four files *-ubyte.gz from "
+        "https://github.com/zalandoresearch/fashion-mnist (data/fashion) there, "
+        "or install Debian's package dataset-fashion-mnist"
+    )
+
+
+def has_idx_files(folder: Path) -> bool:
+    return any(exists(folder / f"train-images-idx3-ubyte{suffix}") for suffix in ("", ".gz"))
+
+
+def read_idx_folder(folder: Path, is_fashion: bool | None = None) -> Known:
+    """The images and labels of a folder's four IDX files.
+
+    Where nobody says whether it `is_fashion`, the first labels do; if they are not those of
+    Fashion-MNIST (but of MNIST, say), the classes have numbers for names.
+    """
+    train_images, train_labels = _read_part(folder, "train")
+    test_images, test_labels = _read_part(folder, "t10k")
+    if is_fashion is None:
+        start = train_labels[: len(FIRST_LABELS)].tobytes()
+        is_fashion = start == FIRST_LABELS[: len(start)]
+    largest = int(max(train_labels.max(), test_labels.max()))
+    if is_fashion and largest >= len(CLASSES):
+        raise InputError(f"{folder} holds label {largest}; Fashion-MNIST has 0 to 9")
+    classes = CLASSES if is_fashion else tuple(str(number) for number in range(largest + 1))
+
+    def raw(images: np.ndarray, labels: np.ndarray) -> Raw:
+        return Raw("image", images, [classes[label] for label in labels.tolist()])
+
+    return Known(
+        "fashion-mnist" if is_fashion else "idx",
+        classes,
+        raw(train_images, train_labels),
+        raw(test_images, test_labels),
+        CONFUSIONS if is_fashion else {},
+    )
+
+
+def _read_part(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    images = _read_idx(folder, f"{part}-images-idx3-ubyte", axes=3)
+    labels = _read_idx(folder, f"{part}-labels-idx1-ubyte", axes=1)
+    if len(images) != len(labels):
+        raise InputError(
+            f"{folder}: {part} has {len(images)} images but {len(labels)} labels; "
+            "they must be as many"
+        )
+    return images, labels
+
+
+def _read_idx(folder: Path, name: str, axes: int) -> np.ndarray:
+    """An array of bytes: 0, 0, 8 (for bytes), the number of axes, their lengths, the values."""
+    path = next((p for p in (folder / name, folder / f"{name}.gz") if exists(p)), None)
+    if path is None:
+        raise InputError(f"{name} or {name}.gz is missing in {folder}")
+    content = _unpacked(path) if path.suffix == ".gz" else read_file(path, MOST_BYTES)
+    start = 4 + 4 * axes
+    if len(content) < start or content[:4] != bytes([0, 0, 8, axes]):
+        raise InputError(f"{path} is no IDX file of bytes with {axes} axes")
+    shape = tuple(int(length) for length in np.frombuffer(content[4:start], ">u4"))
+    # Compared before an array is made: the header may claim any size.
+    if len(content) - start != math.prod(shape) or 0 in shape:
+        raise InputError(
+            f"{path} must hold {' × '.join(map(str, shape))} values as its header says, "
+            f"got {len(content) - start}"
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            return read_at_most(file, MOST_BYTES, str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be unpacked: {error}") from None

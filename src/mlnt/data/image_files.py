@@ -1,0 +1,189 @@
+"""A split of pictures that stay on disk, and the log of those that cannot be read.
+
+Axes: N samples, B batch, C channels.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mlnt.data.pictures import PathTable, PictureError, read_picture
+from mlnt.errors import InputError, TrainingError
+
+CPU = torch.device("cpu")
+SIZE, CROP = 256, 224  # the shorter side, and the middle of it: as for Clothing1M in the paper
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class FaultLog:
+    """Pictures that could not be read, each once; more than `limit` of them end the run."""
+
+    def __init__(self, limit: int, file: Path | None = None) -> None:
+        self.limit = limit
+        self.file = file  # where to write the list when there are too many
+        self.found: dict[str, str] = {}  # path: reason
+
+    @classmethod
+    def of(cls, pictures: int) -> "FaultLog":
+        """One in a hundred may be lost, or ten of a few."""
+        return cls(max(10, pictures // 100))
+
+    def record(self, faults: Iterable[tuple[str, str]]) -> None:
+        """Note (path, reason); raise InputError when they have become too many."""
+        for path, reason in faults:
+            self.found.setdefault(path, reason)
+        if len(self.found) > self.limit:
+            where = "look at the whole tree with `mlnt data check`"
+            if self.file is not None:
+                self.write(self.file)
+                where = f"those found so far are in {self.file}"
+            first = ", ".join(f"{path} ({why})" for path, why in list(self.found.items())[:3])
+            raise InputError(
+                f"{len(self.found)} pictures cannot be read, at most {self.limit} may be passed "
+                f"over; the first: {first}; {where}"
+            )
+
+    def write(self, path: Path) -> None:
+        with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            csv.writer(file).writerows([("path", "reason"), *sorted(self.found.items())])
+
+
+class Fed(NamedTuple):
+    """A batch of pictures, and which samples they are."""
+
+    indices: Tensor  # LongTensor [B]; where a picture could not be read, of the one in its place
+    pixels: Tensor  # uint8 [B, 3, H, W]
+
+
+class Read(NamedTuple):
+    """What a worker sends."""
+
+    fed: Fed | None
+    faults: list[tuple[str, str]]  # path and reason
+    failure: str = ""  # what went wrong beyond a picture
+
+
+@dataclass(frozen=True)
+class Reader(Dataset):
+    """Reads batches in a worker. Holds nothing of the GPU: it travels to other processes."""
+
+    paths: PathTable
+    size: int
+    crop: int
+    read: Callable[[str, int, int], np.ndarray]
+    blank_C: tuple[int, ...] | None  # colour that takes the place of what cannot be read, if any
+
+    def __getitem__(self, indices_B: np.ndarray) -> Read:
+        try:
+            return self._read_batch(indices_B)
+        except Exception as error:  # a long traceback in this process helps nobody
+            return Read(None, [], f"{type(error).__name__}: {error}")
+
+    def _read_batch(self, indices_B: np.ndarray) -> Read:
+        pixels = np.empty((len(indices_B), 3, self.crop, self.crop), np.uint8)
+        faults, readable, broken = [], [], []
+        for place, index in enumerate(indices_B.tolist()):
+            path = self.paths.full(index)
+            try:
+                pixels[place] = self.read(path, self.size, self.crop)
+                readable.append(place)
+            except PictureError as error:
+                faults.append((path, str(error)))
+                broken.append(place)
+        if broken and self.blank_C is None and not readable:
+            return Read(None, faults)
+        shown_B = indices_B.copy()
+        for number, place in enumerate(broken):
+            if self.blank_C is not None:
+                # In evaluation a row answers for its own picture, never for another.
+                pixels[place] = np.array(self.blank_C)[:, None, None]
+            else:
+                # In training another of the batch comes in, with its own label, so that the size
+                # of a batch stays. By its place alone, which no number of workers changes.
+                instead = readable[number % len(readable)]
+                pixels[place], shown_B[place] = pixels[instead], shown_B[instead]
+        return Read(Fed(torch.from_numpy(shown_B), torch.from_numpy(pixels)), faults)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Stands for the tensor [N, 3, H, W] of a split; reads pictures when they are asked for."""
+
+    paths: PathTable
+    faults: FaultLog
+    size: int = SIZE
+    crop: int = CROP
+    mean: Sequence[float] = IMAGENET_MEAN  # of channels in [0, 1]
+    std: Sequence[float] = IMAGENET_STD
+    workers: int | None = None  # processes that read; None: what the machine allows, 0: this one
+    read: Callable[[str, int, int], np.ndarray] = read_picture
+    device: torch.device = CPU  # where normalised batches go
+    dtype: torch.dtype = torch.float32
+    statistics: Tensor = field(init=False)  # mean and std [2, C, 1, 1], there already
+
+    ndim = 4
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= self.size:
+            raise InputError(
+                f"pictures are resized to {self.size} and cropped to {self.crop} pixels; the crop "
+                "must lie in 1 to the size"
+            )
+        values = torch.tensor([list(self.mean), list(self.std)], dtype=self.dtype)
+        object.__setattr__(self, "statistics", values[:, :, None, None].to(self.device))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self), 3, self.crop, self.crop))
+
+    def is_floating_point(self) -> bool:
+        return True  # as its normalised batches are
+
+    def __getitem__(self, indices: Tensor | slice) -> "ImageFiles":
+        return replace(self, paths=self.paths.take(indices))
+
+    take = __getitem__
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> "ImageFiles":
+        """The same files; normalised batches go to this device in this type."""
+        return replace(self, device=torch.device(device), dtype=dtype or self.dtype)
+
+    def read_as(self, crop: int, workers: int | None) -> "ImageFiles":
+        """The same files, read in another size, by other workers; the margin stays as it is."""
+        return replace(self, size=round(crop * SIZE / CROP), crop=crop, workers=workers)
+
+    def load(self, indices_B: Tensor) -> Tensor:
+        """These pictures, uint8 [B, 3, H, W], read in this process; blank if unreadable."""
+        return self.accept(self.reader(blank=True)[indices_B.cpu().numpy()]).pixels
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(x / 255 − mean) / std, on the device."""
+        mean, std = self.statistics
+        return (pixels.to(self.device, non_blocking=True).to(self.dtype) / 255 - mean) / std
+
+    def reader(self, blank: bool) -> Reader:
+        colour = tuple(round(255 * value) for value in self.mean) if blank else None
+        return Reader(self.paths, self.size, self.crop, self.read, colour)
+
+    def accept(self, read: Read) -> Fed:
+        """A batch from a worker, its faults on record; raises what ends the run."""
+        if read.failure:
+            raise TrainingError(f"a process that reads pictures failed: {read.failure}")
+        self.faults.record(read.faults)
+        if read.fed is None:
+            path, reason = read.faults[0]
+            raise InputError(
+                f"none of the {len(read.faults)} pictures of a batch can be read; the first: "
+                f"{path} ({reason}); look at the whole tree with `mlnt data check`"
+            )
+        return read.fed

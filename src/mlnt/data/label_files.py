@@ -1,0 +1,149 @@
+"""Files of labels: tables, arrays, words, and archives of several sets such as CIFAR-10N's."""
+
+import io
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mlnt.data.array_pickle import load_pickle
+from mlnt.data.raw import exists, read_at_most, read_file
+from mlnt.data.tables import read_labels
+from mlnt.errors import InputError, did_you_mean
+
+# What torch.save wrote before it wrote zip archives begins with this number.
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+
+MOST_BYTES = 2**28  # a hundred times CIFAR-10N's file
+
+_WITH_KEY = re.compile(r"(?P<file>.+\.(?:npz|pt)):(?P<key>.+)", re.IGNORECASE | re.DOTALL)
+_TRUTH = "clean_label"  # as the authors of CIFAR-10N call it
+
+
+def read_label_file(place: str | Path, label_column: str | None = None) -> list[str]:
+    """The labels of FILE, or of the set KEY in FILE.npz:KEY or FILE.pt:KEY."""
+    path, key = _split(place)
+    if not exists(path) or path.is_dir():
+        raise InputError(f"no label file at {path}")
+    suffix = path.suffix.lower()
+    if suffix in (".npz", ".pt"):
+        return label_names(_choose(_read_sets(path), key, path))
+    if suffix in (".csv", ".tsv"):
+        return read_labels(path, label_column)
+    try:
+        if suffix == ".npy":
+            return label_names(np.load(path, allow_pickle=False))
+        return path.read_text(encoding="utf-8").split()
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is not a file of labels: {error}") from None
+
+
+def known_truth(place: str | Path) -> list[str] | None:
+    """The clean labels that a file of several sets holds beside the noisy ones, if it does."""
+    path, _ = _split(place)
+    if path.suffix.lower() not in (".npz", ".pt") or not exists(path):
+        return None
+    sets = _read_sets(path)
+    return label_names(sets[_TRUTH]) if _TRUTH in sets else None
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz; pickled objects are refused, so nothing in it is executed."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except Exception as error:
+        raise InputError(f"{path} is not a readable .npz of plain arrays: {error}") from None
+
+
+def read_pt(path: Path) -> dict[str, np.ndarray]:
+    """The numpy arrays of a dictionary written by torch.save; nothing in it is executed.
+
+    Not by torch.load: it would let the file call numpy, which takes the memory it is told to.
+    """
+    stream, what = io.BytesIO(read_file(path, MOST_BYTES)), str(path)
+    if zipfile.is_zipfile(stream):
+        stream = io.BytesIO(_zipped_pickle(stream, path))
+    else:
+        stream.seek(0)
+        if load_pickle(stream, what) != LEGACY_MAGIC:
+            raise InputError(f"{path} was not written by torch.save")
+        for _ in ("version", "machine"):
+            load_pickle(stream, what)
+    content = load_pickle(stream, what)
+    arrays = content.items() if isinstance(content, dict) else ()
+    found = {name: values for name, values in arrays if isinstance(values, np.ndarray)}
+    if not found:
+        raise InputError(f"{path} must hold a dictionary of numpy arrays")
+    return found
+
+
+def label_names(labels: Any) -> list[str]:
+    """Labels of any type as names; a label that is missing or not whole is refused."""
+    array = as_array(labels, "labels")
+    if array.ndim != 1:
+        raise InputError(f"labels must be one row, got shape {array.shape}")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            row = int((~np.isfinite(array)).argmax())
+            raise InputError(f"labels must be finite, label {row} is {array[row]}")
+        if (array != np.floor(array)).any() or (np.abs(array) > 2**53).any():
+            raise InputError("labels must be names or whole numbers; these look like measurements")
+        array = array.astype(np.int64)
+    try:
+        names = array.tolist()
+    except (ValueError, SystemError) as error:  # a damaged file: bytes that are no characters
+        raise InputError(f"labels cannot be read: {error}") from None
+    for row, name in enumerate(names):
+        if name is None or name != name:
+            raise InputError(f"label {row} is missing ({name})")
+    return [str(name) for name in names]
+
+
+def as_array(values: Any, what: str) -> np.ndarray:
+    """As a numpy array, from whatever holds numbers or names."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{what} cannot be made an array: {error}") from None
+
+
+def _split(place: str | Path) -> tuple[Path, str | None]:
+    match = _WITH_KEY.fullmatch(str(place))
+    return (Path(match["file"]), match["key"]) if match else (Path(place), None)
+
+
+def _read_sets(path: Path) -> dict[str, np.ndarray]:
+    return read_npz(path) if path.suffix.lower() == ".npz" else read_pt(path)
+
+
+def _choose(sets: dict[str, np.ndarray], key: str | None, path: Path) -> np.ndarray:
+    if key is None:
+        raise InputError(f"say which labels of {path}: {', '.join(f'{path}:{k}' for k in sets)}")
+    if key not in sets:
+        raise InputError(
+            f"{path} has no {key!r}, it holds {', '.join(sets)}{did_you_mean(key, sets)}"
+        )
+    return sets[key]
+
+
+def _zipped_pickle(stream: io.BytesIO, path: Path) -> bytes:
+    """The one pickle in the archive that torch.save writes; the other members hold tensors."""
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            names = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            if len(names) != 1:
+                raise InputError("it has no single data.pkl")
+            with archive.open(names[0]) as member:
+                return read_at_most(member, MOST_BYTES, names[0])
+    except Exception as error:
+        raise InputError(f"{path} was not written by torch.save: {error}") from None
