@@ -1,7 +1,25 @@
 """One file per method, one small interface (`base.Method`)."""
 
 from mlnt.methods.base import Method, Rates
+from mlnt.methods.cnn_crf import CNNCRF, Clean
 from mlnt.methods.cross_entropy import CrossEntropy
+from mlnt.methods.forward import Forward, estimate_transition, true_transition
+from mlnt.methods.joint_optimization import JointOptimization, SoftCrossEntropy
+from mlnt.methods.mean_teacher import Iterative, MeanTeacher
 from mlnt.methods.mlnt import MLNT
 
-__all__ = ["MLNT", "CrossEntropy", "Method", "Rates"]
+__all__ = [
+    "CNNCRF",
+    "MLNT",
+    "Clean",
+    "CrossEntropy",
+    "Forward",
+    "Iterative",
+    "JointOptimization",
+    "MeanTeacher",
+    "Method",
+    "Rates",
+    "SoftCrossEntropy",
+    "estimate_transition",
+    "true_transition",
+]

@@ -4,10 +4,10 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.batches import Batch
-from mlnt.methods.base import Rates, class_backward_, make_optimizer
+from mlnt.methods.base import Method, Rates, class_backward_, make_optimizer
 
 
-class CrossEntropy:
+class CrossEntropy(Method):
     def __init__(self, model: nn.Module, settings: Settings) -> None:
         self.models = {"student": model}
         self.optimizer = make_optimizer(model, settings)

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from mlnt.config import Settings
 from mlnt.data.batches import Batch
 from mlnt.meta.tolerance import NoiseTolerance
-from mlnt.methods.base import Rates, class_backward_, make_optimizer
+from mlnt.methods.base import Method, Rates, class_backward_, make_optimizer
 
 
-class MLNT:
+class MLNT(Method):
     """Student and teacher; `features_ND` are those of all training samples, for the neighbours."""
 
     def __init__(
