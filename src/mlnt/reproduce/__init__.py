@@ -1,0 +1,129 @@
+"""The paper's tables and figures, and experiments of our own, run again by one command.
+
+experiments (data) -> places -> cells, run one after another -> results -> tables, figures, sheet
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlnt.errors import InputError, did_you_mean
+from mlnt.reproduce.cells import Cell, Show, Tell, check_finished, choose, plan, run_cells
+from mlnt.reproduce.experiments import EXPERIMENTS, Experiment
+from mlnt.reproduce.figures import draw_progress, draw_sweep, save_figure
+from mlnt.reproduce.places import Place, find_place
+from mlnt.reproduce.results import Row, Spread, collect
+from mlnt.reproduce.sheet import draw_filtered
+from mlnt.reproduce.tables import ResultTable
+from mlnt.training import Watcher
+
+__all__ = ["EXPERIMENTS", "Outcome", "ResultTable", "Row", "Spread", "run_experiment"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `run_experiment` gives back."""
+
+    table: ResultTable
+    files: tuple[Path, ...]
+    finished: int  # of the cells that were asked for
+    asked: int
+    failed: dict[str, str]  # why, by the cell's name
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return self.table.rows
+
+
+def run_experiment(
+    what: str,
+    seeds: int,
+    data: Path | None,
+    out: Path,
+    device: str = "auto",
+    watchers: Sequence[Watcher] = (),
+    *,
+    fast: bool = False,
+    cells: str | None = None,
+    minutes: float | None = None,
+    show: Show | None = None,
+    tell: Tell | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Run the cells of an experiment with seeds 0, 1, …, and write its table and figure into `out`.
+
+    A cell that is finished already is not run again, so that the same call goes on where an
+    earlier one stopped.
+
+    data      folder of the data, or `digits` for the miniature
+    fast      a short schedule
+    cells     a pattern that the names of the cells to run match
+    minutes   no epoch begins that would not end within so many
+    show      makes what shows the progress of one run; tell is given the name of each
+    """
+    if what not in EXPERIMENTS:
+        known = ", ".join(EXPERIMENTS)
+        raise InputError(
+            f"cannot reproduce {what!r}{did_you_mean(what, EXPERIMENTS)} (known: {known})"
+        )
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    experiment = EXPERIMENTS[what]
+    place = find_place(what, experiment, data, fast)
+    every = plan(experiment, place, seeds, out, settings)
+    check_finished(every)
+    chosen = choose(every, cells)
+    failed = run_cells(chosen, device, deadline, watchers, show, tell)
+    iterations = every[0].settings.iterations
+    rows = collect(experiment, list(experiment.lines(iterations)), place.noises, every)
+    table = ResultTable(
+        _title(experiment, place, fast), place.name, tuple(rows), _note(place, rows)
+    )
+    files = [*_write_table(table, out), *_draw(what, experiment, place, table, every, out)]
+    finished = sum(cell.is_finished for cell in chosen)
+    return Outcome(table, tuple(files), finished, len(chosen), failed)
+
+
+def _title(experiment: Experiment, place: Place, fast: bool) -> str:
+    name = "" if experiment.flat else f"; {place.name}"
+    return f"{experiment.title}{name}{', fast' if fast else ''}"
+
+
+def _note(place: Place, rows: Sequence[Row]) -> str:
+    if not place.miniature or all(row.paper is None for row in rows):
+        return ""
+    return (
+        "This is a miniature on the digits: the paper's figures, made with other data, only show "
+        "where they will stand."
+    )
+
+
+def _write_table(table: ResultTable, out: Path) -> list[Path]:
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / "table.md", out / "table.csv"]
+    for path, text in zip(paths, (table.to_markdown(), table.to_csv()), strict=True):
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def _draw(
+    what: str,
+    experiment: Experiment,
+    place: Place,
+    table: ResultTable,
+    cells: Sequence[Cell],
+    out: Path,
+) -> list[Path]:
+    """The experiment's figure, from the cells that are finished."""
+    finished = [cell for cell in cells if cell.is_finished and cell.method == "mlnt"]
+    if not experiment.figure or not finished:
+        return []
+    if experiment.figure == "progress":
+        figure = draw_progress(finished, table.title)
+    elif experiment.figure == "sweep":
+        figure = draw_sweep(experiment, table.rows, table.title, not place.miniature)
+    else:
+        figure = draw_filtered(finished[0], table.title)
+    return save_figure(figure, out / what)

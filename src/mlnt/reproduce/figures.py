@@ -1,0 +1,153 @@
+"""The paper's figures: accuracy by epoch, and accuracy against a swept setting."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mlnt.report import STYLES
+from mlnt.reproduce.cells import Cell
+from mlnt.reproduce.experiments import Experiment, Line, swept_value, symbol_of
+from mlnt.reproduce.paper import find_published
+from mlnt.reproduce.results import Row, Spread
+from mlnt.runs import RunFolder
+
+# One per noise; colour-blind safe (Okabe and Ito), told apart by line style and marker as well.
+NOISE_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#E69F00", "linestyle": "--", "marker": "s"},
+    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
+)
+GREY = "#777777"
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """STEM.svg and STEM.png, the same bytes for the same figure."""
+    paths = [stem.with_name(f"{stem.name}.{form}") for form in ("svg", "png")]
+    # A fixed salt: else every drawing names its parts anew.
+    with matplotlib.rc_context({"svg.hashsalt": "mlnt"}):
+        figure.savefig(paths[0], metadata={"Date": None})
+        figure.savefig(paths[1], dpi=150)
+    return paths
+
+
+def draw_progress(cells: Sequence[Cell], title: str) -> Figure:
+    """Left: accuracy on the noisy training labels by epoch; right: on the clean test data.
+
+    A line is the mean over the seeds, the band around it ± one standard error.
+    """
+    figure = Figure(figsize=(9.2, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    runs = [RunFolder.open(cell.folder).read_metrics() for cell in cells if cell.is_finished]
+    for method, model in (name.split() for name in STYLES):
+        _draw_curve(left, runs, method, model, "train")
+        _draw_curve(right, runs, method, model, "test")
+    left.set_ylabel("accuracy on noisy training labels, %")
+    right.set_ylabel("accuracy on clean test data, %")
+    for axis in (left, right):
+        axis.set_xlabel("epoch")
+        _tidy(axis)
+    lines, names = right.get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def _draw_curve(
+    axis: Any, runs: Sequence[list[dict[str, Any]]], method: str, model: str, part: str
+) -> None:
+    by_epoch: dict[int, list[float]] = {}
+    for row in (row for run in runs for row in run):
+        value = _accuracy(row, model, part)
+        if row["method"] == method and row["iteration"] <= 1 and value is not None:
+            by_epoch.setdefault(row["epoch"], []).append(value)
+    if not by_epoch:
+        return
+    spreads = [Spread(tuple(values)) for values in by_epoch.values()]
+    style = STYLES[f"{method} {model}"]
+    name = method.replace("_", " ") if method == "cross_entropy" else f"{method} {model}"
+    axis.plot(list(by_epoch), [spread.mean for spread in spreads], label=name, **style)
+    if len(runs) > 1:
+        low, high = ([s.mean + sign * s.error for s in spreads] for sign in (-1, 1))
+        axis.fill_between(list(by_epoch), low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _accuracy(row: dict[str, Any], model: str, part: str) -> float | None:
+    """On training labels the student's own, over the batches of the epoch as in the paper."""
+    if part == "train" and model == "student" and "train" in row:
+        return row["train"]
+    return row.get(model, {}).get(part)
+
+
+def draw_sweep(
+    experiment: Experiment, rows: Sequence[Row], title: str, with_paper: bool = True
+) -> Figure:
+    """Test accuracy of the student (best epoch by validation) against what is swept."""
+    figure = Figure(figsize=(6.6, 4.2), layout="constrained")
+    axis = figure.subplots()
+    students = [row for row in rows if row.model == "student"]
+    noises = list(dict.fromkeys(row.noise for row in students))
+    papers = []
+    for noise, style in zip(noises, NOISE_STYLES, strict=False):
+        own = [row for row in students if row.noise == noise]
+        _draw_line(axis, [row for row in own if row.n], style)
+        papers += _draw_paper(axis, experiment, own, style) if with_paper else []
+    axis.set_xlabel(symbol_of(experiment.swept))
+    axis.set_xticks(sorted({_place(row) for row in students}))
+    axis.set_ylabel("test accuracy of the student, %")
+    _tidy(axis)
+    handles = [Line2D([], [], **style) for style in NOISE_STYLES[: len(noises)]]
+    names = [noise.replace(":", " ") for noise in noises]
+    figure.legend(
+        handles + papers[:1],
+        names + ["the paper"] * bool(papers),
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+        fontsize="small",
+        columnspacing=1.2,
+    )
+    figure.suptitle(title, fontsize="medium")
+    return figure
+
+
+def _draw_line(axis: Any, rows: Sequence[Row], style: dict[str, Any]) -> None:
+    if rows:
+        errors = [0.0 if row.n < 2 else row.best.error for row in rows]
+        places, means = [_place(row) for row in rows], [row.best.mean for row in rows]
+        axis.errorbar(places, means, errors, capsize=3, **style)
+
+
+def _draw_paper(
+    axis: Any, experiment: Experiment, rows: Sequence[Row], style: dict[str, Any]
+) -> list[Line2D]:
+    """Hollow points; a dotted line where the paper does not say for which value a figure is.
+
+    Returns how the legend shows them.
+    """
+    points = [(_place(row), row.paper.value) for row in rows if row.paper is not None]
+    if points:
+        hollow: dict[str, Any] = {"linestyle": "", "markersize": 9, "markerfacecolor": "none"}
+        axis.plot(*zip(*points, strict=True), **{**style, **hollow})
+        return [Line2D([], [], color=GREY, marker="o", **hollow)]
+    line = Line("mlnt", "student", rows[0].iteration)
+    published = find_published(experiment, line, rows[0].noise)
+    if published is None:
+        return []
+    dots = (0, (1, 3))
+    axis.axhline(published.value, color=style["color"], linestyle=dots)
+    return [Line2D([], [], color=GREY, linestyle=dots)]
+
+
+def _place(row: Row) -> float:
+    """Cross entropy is MLNT with M = 0."""
+    return swept_value(row.setting)[1] if row.setting else 0.0
+
+
+def _tidy(axis: Any) -> None:
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)

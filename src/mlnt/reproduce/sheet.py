@@ -1,0 +1,91 @@
+"""A sheet of images that the mentor filtered out, with the given label and the model's own.
+
+The probabilities are those of label_issues.csv: of the run's best model, which the mentor led and
+which would be the next mentor. Now and then it thinks better of a label than the mentor did.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from mlnt.data.encoding import ImageEncoder
+from mlnt.data.sources import Dataset, open_dataset
+from mlnt.data.streaming import batches
+from mlnt.errors import InputError
+from mlnt.label_issues import read_label_issues
+from mlnt.reproduce.cells import Cell
+from mlnt.runs import LABEL_ISSUES
+
+COLUMNS, ROWS = 6, 4
+# Colour-blind safe (Okabe and Ito), and the words say which is which.
+GIVEN, MODEL, TRUTH = "#D55E00", "#0072B2", "#555555"
+
+
+def draw_filtered(cell: Cell, title: str) -> Figure:
+    """From the run folder's label_issues.csv and the data, spread evenly by suspicion."""
+    issues = read_label_issues(cell.folder / LABEL_ISSUES)
+    filtered = [issue for issue in issues if issue["kept"] == "no"]
+    chosen = spread_evenly(filtered, COLUMNS * ROWS)
+    dataset = open_dataset(**_for_opening(cell.data))
+    rows = max(1, math.ceil(len(chosen) / COLUMNS))
+    height = 2.05 * rows + 0.35
+    figure = Figure(figsize=(1.55 * COLUMNS, height))
+    axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
+    figure.subplots_adjust(0.01, 0.55 / height, 0.99, 1 - 0.4 / height, 0.1, 0.42)
+    for axis in axes:
+        axis.axis("off")
+    pictures = to_pictures(dataset, [int(issue["index"]) for issue in chosen])
+    for axis, issue, picture in zip(axes, chosen, pictures, strict=False):
+        _draw_issue(axis, issue, picture, dataset)
+    counted = f"{len(filtered)} of {sum(issue['kept'] != '' for issue in issues)} filtered out"
+    heading = f"{title}: {counted}, from most to least suspicious"
+    figure.suptitle(heading, fontsize=10, y=1 - 0.1 / height)
+    return figure
+
+
+def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of them, first and last included."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(place)] for place in np.linspace(0, len(items) - 1, most)]
+
+
+def _for_opening(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `mlnt.train` that name the data, as `open_dataset` calls them."""
+    names = {"data": "source", "validation_data": "validation", "test_data": "test"}
+    return {names.get(name, name): value for name, value in arguments.items()}
+
+
+def _draw_issue(axis: Any, issue: Mapping[str, str], picture: np.ndarray, dataset: Dataset) -> None:
+    axis.imshow(picture, cmap="gray_r" if picture.ndim == 2 else None, interpolation="nearest")
+    given, suggested = (
+        f"{issue[name]} ({float(issue[f'{name}_probability']):.2f})"
+        for name in ("given", "suggested")
+    )
+    lines = [(f"given: {given}", GIVEN), (f"model: {suggested}", MODEL)]
+    if dataset.train.true_labels is not None:
+        true = int(dataset.train.true_labels[int(issue["index"])])
+        lines.append((f"true: {dataset.classes[true]}", TRUTH))
+    for place, (text, colour) in enumerate(lines):
+        axis.annotate(
+            text, (0.5, 0), (0, -3 - 11 * place), "axes fraction", "offset points",
+            color=colour, fontsize=7.5, ha="center", va="top",
+        )  # fmt: skip
+
+
+def to_pictures(dataset: Dataset, indices: Sequence[int]) -> list[np.ndarray]:
+    """[H, W] or [H, W, 3] each, from 0 to 1: the encoding undone."""
+    encoder = dataset.encoder
+    if not isinstance(encoder, ImageEncoder):
+        raise InputError(f"{dataset.name} holds no images; there is nothing to show on a sheet")
+    if not indices:
+        return []
+    mean, std = (np.array(values)[:, None, None] for values in (encoder.mean, encoder.std))
+    inputs = dataset.train.inputs[torch.tensor(indices)]
+    pixels_NCHW = torch.cat(list(batches(inputs, len(indices)))).numpy() * std + mean
+    pixels_NCHW = np.clip(pixels_NCHW / pixels_NCHW.max(), 0, 1)
+    return [p[0] if len(p) == 1 else p.transpose(1, 2, 0) for p in pixels_NCHW]

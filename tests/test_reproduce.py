@@ -1,0 +1,264 @@
+"""`mlnt reproduce`: cells that run, stop and go on, on the digits and in seconds."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mlnt import cli
+from mlnt.errors import InputError, Stopped
+from mlnt.reproduce import EXPERIMENTS, Row, places, run_experiment
+from mlnt.reproduce.annotators import annotated_digits
+from mlnt.reproduce.cells import choose, plan
+from mlnt.reproduce.experiments import METHODS
+from mlnt.reproduce.places import find_place
+from mlnt.terminal import TerminalProgress
+from mlnt.training import Trainer
+
+HEADER = "method,model,iteration,noise,n,best_mean,best_error,last_mean,last_error,paper,difference"
+QUICK = {"epochs": 1, "sets": 1, "batch_size": 256}
+MODELS = [(0, "student")] + [(i, model) for i in (1, 2, 3) for model in ("student", "teacher")]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 1 with two methods, two rates and one epoch a stage: half a second for a cell."""
+    table1 = EXPERIMENTS["table1"]
+    small = dataclasses.replace(
+        table1, methods=("cross_entropy", "mlnt"), noises=("symmetric:0", "symmetric:0.5")
+    )
+    monkeypatch.setitem(EXPERIMENTS, "table1", small)
+    monkeypatch.setattr(places, "FAST_DIGITS", QUICK)
+
+
+def table1(out: Path, *more: str) -> list[str]:
+    return ["reproduce", "table1", "--data", "digits", "--fast", "--out", str(out), *more]
+
+
+def read_rows(out: Path) -> list[dict[str, str]]:
+    with (out / "table.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_killed_in_the_middle_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(table1(tmp_path / "whole", "--seeds", "2")) == 0
+    written = "written: " + ", ".join(str(tmp_path / "whole" / f"table.{s}") for s in ("md", "csv"))
+    assert written in capsys.readouterr().out
+
+    steps = []
+
+    def interrupted(self: TerminalProgress) -> None:
+        steps.append(self)
+        if len(steps) == 26:  # four a stage: within the second iteration of the second cell
+            raise KeyboardInterrupt
+
+    parts = table1(tmp_path / "parts", "--seeds", "2")
+    with monkeypatch.context() as patched:
+        patched.setattr(TerminalProgress, "step_ends", interrupted)
+        assert cli.run(parts) == 130
+    assert not (tmp_path / "parts" / "table.csv").exists()
+    assert cli.run(parts) == 0
+    assert "(2 of 4)" in capsys.readouterr().out, "the first cell was not run again"
+    for name in ("table.md", "table.csv"):
+        whole, resumed = ((tmp_path / f / name).read_bytes() for f in ("whole", "parts"))
+        assert whole == resumed
+
+    rows = read_rows(tmp_path / "parts")
+    assert (tmp_path / "parts" / "table.csv").read_text().splitlines()[0].startswith(HEADER)
+    assert len(rows) == 2 * len(MODELS)
+    assert {row["n"] for row in rows} == {"2"}
+    assert {row["data"] for row in rows} == {"digits"}
+    for row in rows:
+        difference = float(row["best_mean"]) - float(row["paper"])
+        assert float(row["difference"]) == pytest.approx(difference, abs=1e-3)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_minutes_stop_it_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = table1(tmp_path, "--seeds", "1", "--minutes", "0")
+    assert cli.run(command) == 0
+    assert "0 of 2 runs are finished; the same command goes on" in capsys.readouterr().out
+    rows = read_rows(tmp_path)
+    assert len(rows) == 2 * len(MODELS), "a row for every cell, run or not"
+    assert {row["n"] for row in rows} == {"0"}
+    empty = ("best_mean", "best_error", "last_mean", "last_error", "difference", "peak_mean")
+    assert {row[name] for row in rows for name in empty} == {""}
+    assert rows[0]["paper"] == "91.84"
+
+    asked = []
+    original = Trainer._check_time
+
+    def up_in_the_second_cell(self: Trainer, history: list[dict[str, Any]]) -> None:
+        original(self, history)
+        asked.append(self)
+        if len(asked) > 6:
+            raise Stopped
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_check_time", up_in_the_second_cell)
+        assert cli.run(table1(tmp_path, "--seeds", "1", "--minutes", "5")) == 0
+    assert "1 of 2 runs are finished; the same command goes on" in capsys.readouterr().out
+    assert sorted(row["n"] for row in read_rows(tmp_path)) == ["0"] * 7 + ["1"] * 7
+    assert cli.run(table1(tmp_path, "--seeds", "1", "--minutes", "5")) == 0
+    assert "goes on" not in capsys.readouterr().out
+    assert {row["n"] for row in read_rows(tmp_path)} == {"1"}
+
+
+@pytest.mark.usefixtures("tiny")
+def test_some_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(table1(tmp_path, "--seeds", "1", "--cells", "cross_entropy/symmetric-0.5")) == 0
+    assert [p.name for p in (tmp_path / "cells").iterdir()] == ["cross_entropy"]
+    found = {(r["method"], r["noise"]): r["n"] for r in read_rows(tmp_path)}
+    assert found["cross_entropy", "symmetric:0.5"] == "1"
+    assert found["cross_entropy", "symmetric:0"] == found["mlnt", "symmetric:0.5"] == "0"
+    capsys.readouterr()
+    assert cli.run(table1(tmp_path, "--seeds", "2", "--cells", "mnlt/*")) == 2
+    assert capsys.readouterr().err == (
+        "mlnt: no cell matches 'mnlt/*'; there are "
+        "{mlnt, cross_entropy}/{symmetric-0, symmetric-0.5}/{seed-0, seed-1}\n"
+    )
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_run_with_other_settings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = "cross_entropy/symmetric-0/seed-0"
+    assert cli.run(table1(tmp_path, "--seeds", "1", "--cells", cell)) == 0
+    monkeypatch.setattr(places, "FAST_DIGITS", {**QUICK, "epochs": 2})
+    capsys.readouterr()
+    assert cli.run(table1(tmp_path, "--seeds", "1")) == 2
+    said = capsys.readouterr().err
+    folder = tmp_path / "cells" / cell
+    assert said.startswith(f"mlnt: {folder} was run with epochs=1, now it would be 2; choose")
+
+
+def test_a_diverging_cell_does_not_stop_the_others(
+    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "FAST_DIGITS", {**QUICK, "lr": 1e30})
+    assert cli.run(table1(tmp_path, "--seeds", "1")) == 0
+    said = capsys.readouterr().out
+    assert "mlnt/symmetric-0/seed-0 failed: " in said
+    assert "mlnt/symmetric-0.5/seed-0 failed: " in said
+
+
+@pytest.mark.parametrize(
+    ("what", "data", "message"),
+    [
+        ("table1", None, "--data FOLDER (or --data digits: in miniature)"),
+        ("sweep-m", "empty", "empty holds no CIFAR-10"),
+        ("cifar10n", "images", "put cifar10n.npz or CIFAR-10_human.pt into it"),
+    ],
+)
+def test_data_that_is_not_there(
+    what: str,
+    data: str | None,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "images"):
+        Path(name).mkdir()
+    Path("images/test_batch.bin").touch()
+    with pytest.raises(InputError) as error:
+        run_experiment(what, 1, None if data is None else Path(data), tmp_path / "out")
+    assert message in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_human_labels_are_those_present_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_batch.bin").touch()
+    clean = torch.arange(10)
+    labels = {"clean_label": clean, "worse_label": clean.flip(0), "random_label1": clean}
+    np.savez(tmp_path / "cifar10n.npz", **{name: row.numpy() for name, row in labels.items()})
+
+    def opened(source: Path, labels: str | None = None) -> Any:
+        return SimpleNamespace(train=SimpleNamespace(labels=clean if labels else own))
+
+    monkeypatch.setattr(places, "open_dataset", opened)
+    own = clean
+    place = find_place("cifar10n", EXPERIMENTS["cifar10n"], tmp_path, fast=True)
+    assert place.noises == ("random1", "worst")
+    assert place.arguments("worst")["labels"] == f"{tmp_path}/cifar10n.npz:worse_label"
+    own = clean.flip(0)
+    with pytest.raises(InputError, match="in the order of its files"):
+        find_place("cifar10n", EXPERIMENTS["cifar10n"], tmp_path, fast=True)
+
+
+def test_annotators_err_about_as_often_as_people() -> None:
+    truth = places.open_dataset("digits").train.labels
+
+    def wrong(kind: str) -> float:
+        given = torch.tensor([int(name) for name in annotated_digits(kind)])
+        return 100 * float((given != truth).double().mean())
+
+    # CIFAR-10N: 9.0, 17.2 and 40.2 %.
+    assert wrong("aggregate") == pytest.approx(12, abs=1)
+    assert wrong("random1") == pytest.approx(15, abs=1)
+    assert wrong("worst") == pytest.approx(36, abs=1)
+
+
+@pytest.mark.parametrize("what", [what for what in EXPERIMENTS if what != "hausa-news"])
+def test_every_experiment_has_a_miniature(what: str, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(EXPERIMENTS[what], methods=("cross_entropy", "mlnt"))
+    place = find_place(what, experiment, Path("digits"), fast=True)
+    cells = plan(experiment, place, 2, tmp_path, {})
+    assert len({cell.folder for cell in cells}) == len(cells)
+    assert {cell.settings.model for cell in cells} == {"small_conv"}
+    assert {cell.data["data"] for cell in cells} == {"digits"}
+    assert {cell.settings.validation for cell in cells} == {"clean"}
+    assert {cell.noise for cell in cells} == set(experiment.noises)
+    swept = {getattr(c.settings, experiment.swept or "seed") for c in cells if c.method == "mlnt"}
+    assert swept == set(experiment.values or (0, 1))
+    assert {c.method for c in choose(cells, None)} == {"mlnt"}, "it holds cross entropy"
+
+
+def test_filtered_images_of_a_run(tmp_path: Path) -> None:
+    outcome = run_experiment("filtered", 1, Path("digits"), tmp_path, device="cpu", **QUICK)
+    assert [path.name for path in outcome.files[2:]] == ["filtered.svg", "filtered.png"]
+    with Image.open(outcome.files[3]) as picture:
+        picture.load()
+        assert min(picture.size) > 1000
+    text = outcome.files[2].read_text(encoding="utf-8")
+    assert text.count("<image ") == 24, "as many as the sheet has places"
+
+
+# Minutes: run by make test-slow
+
+
+@pytest.mark.slow
+def test_the_miniature_of_table_1(tmp_path: Path) -> None:
+    assert cli.run(table1(tmp_path, "--seeds", "2")) == 0
+    rows = read_rows(tmp_path)
+    assert {row["method"] for row in rows} == set(METHODS)
+    assert {row["n"] for row in rows} == {"2"}
+
+
+@pytest.mark.slow
+def test_digits_under_70_percent_noise(tmp_path: Path) -> None:
+    """What the README claims, measured again."""
+    table = run_experiment("digits", 5, None, tmp_path, device="cpu")
+
+    def row(method: str, model: str, iteration: int) -> Row:
+        wanted = (method, model, iteration)
+        return next(r for r in table.rows if (r.method, r.model, r.iteration) == wanted)
+
+    baseline, teacher = row("cross_entropy", "student", 0), row("mlnt", "teacher", 3)
+    assert teacher.best.mean - baseline.best.mean >= 8
+    assert teacher.best.mean - baseline.peak.mean >= 8, "even against the best epoch by hindsight"
+    assert teacher.best.mean - baseline.last.mean >= 25
