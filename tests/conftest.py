@@ -1,8 +1,5 @@
-import pytest
 import torch
 
-
-@pytest.fixture(autouse=True)
-def two_threads() -> None:
-    """The suite must not depend on the number of cores for its order of sums."""
-    torch.set_num_threads(2)
+# The order of sums must not depend on the number of cores; and for networks as small as these two
+# threads only wait for each other, forty times longer where other programs compute beside them.
+torch.set_num_threads(1)

@@ -26,15 +26,8 @@ from mlnt.models import SmallConv
 TINY = ("--steps", "1", "--sets", "2", "--batch-size", "4")
 
 
-@pytest.fixture(autouse=True)
-def one_thread(two_threads: None) -> None:
-    """Two threads that wait for each other at every tiny step are slow beside other programs."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def result() -> bench.BenchResult:
-    torch.set_num_threads(1)
     return bench.run_bench("cpu", batch_size=4, sets=2, steps=1)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mlnt.bench import accuracy
 from mlnt.bench.accuracy import AccuracyResult, AccuracyRow, epochs_within, run_accuracy
@@ -14,11 +13,6 @@ from mlnt.errors import InputError
 from mlnt.training import Stage, Trainer
 
 MINUTES = 0.03
-
-
-@pytest.fixture(autouse=True)
-def one_thread(two_threads: None) -> None:
-    torch.set_num_threads(1)
 
 
 def run(done: Path | None = None, sets: tuple[int, ...] = (1, 2), **others: Any) -> AccuracyResult:
@@ -30,7 +24,6 @@ def run(done: Path | None = None, sets: tuple[int, ...] = (1, 2), **others: Any)
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a measurement in two pieces."""
-    torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("accuracy") / "done.json"
     run(path, sets=(1,))
     run(path)

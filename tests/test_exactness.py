@@ -16,19 +16,12 @@ from mlnt.bench.exactness import ExactnessResult, compare_accuracies, run_exactn
 from mlnt.models import SmallConv
 
 
-@pytest.fixture(autouse=True)
-def one_thread(two_threads: None) -> None:
-    """Two threads that wait for each other at every tiny step are slow beside other programs."""
-    torch.set_num_threads(1)
-
-
 def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 @pytest.fixture(scope="module")
 def result() -> ExactnessResult:
-    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         # Convolutions in bfloat16 are slow on a CPU.
         patch.setattr(exactness, "train", functools.partial(train, model=dense))

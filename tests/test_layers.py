@@ -7,15 +7,16 @@ PACKAGE = Path(__file__).parent.parent / "src" / "mlnt"
 
 # Each layer may import from itself and from those before it.
 LAYERS = (
-    {"errors"},
+    {"errors", "packing"},
     {"config", "runs", "device"},
-    {"data", "models"},
+    {"data", "models", "resnet"},
     {"meta"},
     {"evaluation", "label_issues"},
     {"methods"},
     {"steps"},
     {"training"},
-    {"iterations"},
+    {"iterations", "journal"},
+    {"recipes"},
     {"report"},
     {"api", "prediction"},
     {"reproduce", "bench"},

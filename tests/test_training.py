@@ -15,6 +15,7 @@ from mlnt.evaluation import accuracy, found_errors, memorised_noise
 from mlnt.iterations import choose_stage, filter_samples, otsu_threshold
 from mlnt.methods import MLNT, CrossEntropy, Rates
 from mlnt.models import SmallConv
+from mlnt.runs import RunFolder
 from mlnt.training import ModelResult, Stage, StageResult, rates_at
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -301,8 +302,8 @@ def test_a_loss_that_is_not_finite_stops_with_the_facts(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "class_loss became nan in step 10 (epoch 2) of cross_entropy" in message
     assert "with lr=0.1; lower it" in message
-    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    checkpoint = tmp_path / "run" / "checkpoints" / "0-cross_entropy.safetensors"
     assert f"last good checkpoint: {checkpoint} (epoch 1 of cross_entropy)" in message
-    from safetensors.torch import load_file
-
-    assert torch.isfinite(load_file(checkpoint)["student/head.weight"]).all()
+    saved = RunFolder(tmp_path / "run").load_checkpoint("0-cross_entropy")
+    assert saved is not None
+    assert torch.isfinite(saved["steps"]["models"]["student"]["head.weight"]).all()

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 from mlnt.api import Training, train
 from mlnt.data.noise import asymmetric_noise, symmetric_noise, transition_noise
 from mlnt.data.sources import Dataset, open_dataset
-from mlnt.errors import InputError, TrainingError
+from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.label_issues import LabelIssues, find_label_issues
 from mlnt.meta.gradient import meta_gradient
 from mlnt.meta.labels import synthetic_labels
@@ -25,6 +25,7 @@ __all__ = [
     "LabelIssues",
     "NoiseTolerance",
     "Prediction",
+    "Stopped",
     "Training",
     "TrainingError",
     "asymmetric_noise",

@@ -1,8 +1,10 @@
 """`mlnt.train`: from data to a trained model and a run folder.
 
-data -> validation held out -> noise (experiments only) -> iterations -> run folder
+data -> validation held out -> noise (experiments only) -> stages of the method -> run folder
 """
 
+import hashlib
+import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,24 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from mlnt import __version__
-from mlnt.config import Settings, make_settings
+from mlnt.config import Settings, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
+from mlnt.data.image_files import ImageFiles
+from mlnt.data.picture_sets import as_read
 from mlnt.data.prepare import Seeds, prepare
-from mlnt.data.sources import (
-    Dataset,
-    Source,
-    open_dataset,
-)
+from mlnt.data.sources import Dataset, Source, Split, open_dataset
+from mlnt.data.streaming import first_of
 from mlnt.device import computing, pick_device, weight_type
 from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import predict_probabilities
-from mlnt.iterations import Result, run_iterations, summarise
+from mlnt.journal import begin
 from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output
+from mlnt.recipes import Result, run_recipe, summarise
 from mlnt.report import write_report
-from mlnt.runs import CHECKPOINT, CONFIG, LABEL_ISSUES, SUMMARY, RunFolder
-from mlnt.training import Stage, State, Trainer, Watcher
+from mlnt.runs import CONFIG, FAULTS, LABEL_ISSUES, SUMMARY, RunFolder
+from mlnt.training import Stage, Trainer, Watcher
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 
@@ -65,15 +67,20 @@ def train(
     test_data: Source | None = None,
     label_column: str | None = None,
     text_column: str | None = None,
+    download: bool = False,
+    resume: bool = False,
+    deadline: float = math.inf,
     watchers: Sequence[Watcher] = (),
     **settings: Any,
 ) -> Training:
     """Train on noisy labels.
 
-    data     what `open_dataset` takes, or what it gave; the options up to `text_column` are its
+    data     what `open_dataset` takes, or what it gave; the options up to `download` are its
     out      run folder to write; None writes nothing
     preset   a name in `mlnt.config.PRESETS`; chosen by the data if not given
     model    a name, a network (each stage starts from a copy of it), or a function that makes one
+    resume   go on with an unfinished run that lies in `out`, begun with the same data and settings
+    deadline by time.monotonic: no epoch begins that would not end before; raises `Stopped`
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
     if isinstance(model, str):
@@ -85,6 +92,7 @@ def train(
         "test": test_data,
         "label_column": label_column,
         "text_column": text_column,
+        "download": download or None,
     }
     if isinstance(data, Dataset):
         given = [name for name, value in options.items() if value is not None]
@@ -96,11 +104,11 @@ def train(
     else:
         # A misspelt setting should not cost the reading of the data.
         make_settings(preset or "cifar10", **settings)
-        dataset = open_dataset(data, **options)
+        dataset = open_dataset(data, **{**options, "download": download})
     chosen = make_settings(preset or preset_for(dataset), **settings)
-    prepared, noise = prepare(dataset, chosen)
+    prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
     device = pick_device(chosen.device)
-    run = None if out is None else RunFolder.reserve(out)
+    run = None if out is None else RunFolder.reserve(out, may_exist=resume)
     own_model = None if model is None or isinstance(model, str) else model
 
     seeds = Seeds.of(chosen.seed)
@@ -112,8 +120,8 @@ def train(
     )
     assert train_split is not None
     assert validation is not None
-    recorder: list[Watcher] = [] if run is None else [Recorder(run)]
-    trainer = Trainer(train_split, validation, test, chosen, generator, (*watchers, *recorder))
+
+    trainer = Trainer(train_split, validation, test, chosen, generator, watchers, deadline=deadline)
 
     def new_model() -> nn.Module:
         network = _new_model(own_model, chosen, prepared)
@@ -122,15 +130,17 @@ def train(
     # Initial weights and dropout use the process-wide generators: seeded in here alone.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seeds.weights)
-        check_output(new_model(), train_split.inputs[:2], len(prepared.classes))
+        check_output(new_model(), first_of(train_split.inputs, 2), len(prepared.classes))
         if run is not None:
-            run.create()
-            run.write_json(CONFIG, _config(prepared, chosen, noise, own_model))
-        for watcher in trainer.watchers:
+            config = _config(prepared, chosen, noise, own_model)
+            config["source"] = _source(data, options)
+            trainer.journal = begin(run, config, resume)
+            _report_faults_to(run, train_split)
+        for watcher in watchers:
             watcher.run_begins(prepared, chosen)
         with computing(chosen, device):
             try:
-                result = run_iterations(trainer, new_model, prepared.classes)
+                result = run_recipe(trainer, new_model, prepared.classes)
             except TrainingError as error:
                 raise TrainingError(f"{error}{_last_good(run)}") from None
             summary = {**summarise(result, trainer), "noise": noise}
@@ -138,6 +148,10 @@ def train(
     issues = find_label_issues(judged.labels, judged.probabilities)
     summary["labels"] = len(issues.score)
     summary["labels_flagged"] = int(issues.flagged.sum())
+    if isinstance(train_split.inputs, ImageFiles):
+        summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
+        if run is not None and train_split.inputs.faults.found:
+            run.write(FAULTS, train_split.inputs.faults.write)
     if run is not None:
         _write_result(run, result, summary, issues, judged, prepared.classes)
     return Training(
@@ -152,26 +166,48 @@ def train(
     )
 
 
+def resume_run(
+    folder: str | Path, deadline: float = math.inf, watchers: Sequence[Watcher] = ()
+) -> Training:
+    """Go on with an unfinished run whose data was a name or a path."""
+    run = RunFolder.open(folder)
+    with run.expect_intact():
+        config = run.read_json(CONFIG)
+        source, settings = dict(config["source"]), config["settings"]
+        if config["own_model"] or source["data"] is None:
+            raise InputError(
+                f"{folder} was begun from Python; call mlnt.train again with the same data and "
+                "model, out and resume=True"
+            )
+        settings_from(settings)
+    return train(
+        **source, out=folder, resume=True, deadline=deadline, watchers=watchers, **settings
+    )
+
+
 def preset_for(dataset: Dataset) -> str:
-    return dataset.name if dataset.name in ("digits", "cifar10") else dataset.kind
+    known = ("digits", "cifar10", "clothing1m")
+    return dataset.name if dataset.name in known else dataset.kind
 
 
-class Recorder(Watcher):
-    """Writes down what happens into the run folder."""
+def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:
+    """Where the data came from, if from names and paths alone: then a run can be gone on with."""
+    given = {k: v for k, v in options.items() if v is not None and k != "download"}
+    if not all(isinstance(value, str | Path) for value in (data, *given.values())):
+        return {"data": None}
+    return {"data": str(data), **{name: str(value) for name, value in given.items()}}
 
-    def __init__(self, run: RunFolder) -> None:
-        self.run = run
 
-    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
-        self.run.save_state(CHECKPOINT, state())
-        self.run.append_metrics(row)
+def _report_faults_to(run: RunFolder, train_split: Split) -> None:
+    if isinstance(train_split.inputs, ImageFiles):
+        train_split.inputs.faults.file = run.file(FAULTS)
 
 
 def _new_model(
     own: nn.Module | Callable[[], nn.Module] | None, settings: Settings, dataset: Dataset
 ) -> nn.Module:
     if own is None:
-        return build_model(settings.model, dataset.encoder, len(dataset.classes))
+        return build_model(settings.model, dataset.encoder, len(dataset.classes), settings.weights)
     model = copy_model(own) if isinstance(own, nn.Module) else own()
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be an nn.Module, got {type(model).__name__}")
@@ -198,9 +234,21 @@ def _config(
                 if (split := getattr(dataset, name)) is not None
             },
             "encoder": encoder_to_json(dataset.encoder),
+            "fingerprint": _fingerprint(dataset),
         },
         "noise": noise,
     }
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    """Of the labels, and of a few inputs: the same data in the same order."""
+    digest = hashlib.sha256(dataset.train.labels.numpy().tobytes())
+    inputs = dataset.train.inputs
+    if isinstance(inputs, ImageFiles):
+        digest.update(inputs.paths.names)
+    else:
+        digest.update(inputs[:: max(1, len(inputs) // 100)].contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _name_of_model(own_model: Any) -> str:
@@ -236,11 +284,15 @@ def _judge_all_labels(result: Result, dataset: Dataset) -> _Judged:
     everything = [*kept, *[None] * len(held_out)]
     all_texts = [*(train.texts or ()), *(held_out.texts or ())]
     return _Judged(
-        labels=torch.cat([train.labels, held_out.labels])[order],
+        labels=torch.cat([train.labels, _as_given(held_out)])[order],
         probabilities=torch.cat(parts).cpu()[order],
         kept=[everything[i] for i in order.tolist()],
         texts=[all_texts[i] for i in order.tolist()] if all_texts else None,
     )
+
+
+def _as_given(split: Split) -> Tensor:
+    return split.labels if split.given_labels is None else split.given_labels
 
 
 def _write_result(
@@ -260,6 +312,7 @@ def _write_result(
     )
     run.write_json(SUMMARY, summary)
     write_report(run)
+    run.remove_checkpoints()
 
 
 def _last_good(run: RunFolder | None) -> str:
@@ -269,6 +322,6 @@ def _last_good(run: RunFolder | None) -> str:
     if not rows:
         return f"; no checkpoint yet in {run.path}"
     last = rows[-1]
-    where = Stage(last["method"], last["iteration"]).name
-    path = run.file(f"{CHECKPOINT}.safetensors")
-    return f"; last good checkpoint: {path} (epoch {last['epoch']} of {where})"
+    stage = Stage(last["method"], last["iteration"])
+    path = run.checkpoint(stage.file_name)
+    return f"; last good checkpoint: {path} (epoch {last['epoch']} of {stage.name})"

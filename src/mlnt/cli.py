@@ -3,7 +3,9 @@
 import csv
 import dataclasses
 import inspect
+import math
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,8 @@ from rich.console import Console
 
 from mlnt import api, bench, prediction, reproduce
 from mlnt.config import PRESETS, fields_by_name, kinds_of
-from mlnt.errors import InputError, TrainingError
+from mlnt.data.check import check_tree
+from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.label_issues import harmless, read_label_issues
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, RunFolder
@@ -24,11 +27,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+data_app = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 console = Console(markup=False, highlight=False)  # what it prints may come from the data
 # Typer's base class of all mistakes on the command line, under the name each version has for it.
 CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
-Data = Annotated[str, typer.Argument(help="digits, a CSV or TSV, an .npz, or cifar-10-batches-bin")]
+DATA_HELP = (
+    "digits, cifar10, fashion-mnist, a CSV or TSV, an .npz, a folder of pictures by class, or a "
+    "folder of CIFAR-10, Fashion-MNIST or Clothing1M"
+)
+Data = Annotated[str, typer.Argument(help=DATA_HELP)]
 RunPath = Annotated[Path, typer.Argument(help="a run folder")]
 
 
@@ -66,14 +75,20 @@ def _with_settings(command: Any) -> Any:
 @app.command()
 @_with_settings
 def train(
-    data: Data,
+    data: Annotated[str | None, typer.Argument(help=DATA_HELP)] = None,
     *,
     out: Annotated[Path | None, typer.Option(help="run folder [runs/NAME-001, …]")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="go on with this unfinished run; nothing else is needed")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="stop in time; --resume goes on later")
+    ] = None,
     preset: Annotated[
         str | None, typer.Option(help=f"starting values: {', '.join(PRESETS)} [by the data]")
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="other training labels: FILE or FILE.npz:KEY")
+        str | None, typer.Option(help="other training labels: FILE, FILE.npz:KEY or FILE.pt:KEY")
     ] = None,
     true_labels: Annotated[
         str | None, typer.Option(help="correct labels, if known; only for the report")
@@ -82,6 +97,10 @@ def train(
     test_data: Annotated[str | None, typer.Option(help="test data")] = None,
     label_column: Annotated[str | None, typer.Option(help="column of the labels")] = None,
     text_column: Annotated[str | None, typer.Option(help="column of the texts")] = None,
+    download: Annotated[
+        bool,
+        typer.Option("--download", help="fetch a data set known by name, where it is not here"),
+    ] = False,
     **settings: Any,
 ) -> None:
     """Train on DATA, whose labels may be wrong.
@@ -91,21 +110,31 @@ def train(
     \\[brackets]; presets change some of them for small data.
     """
     given = {name: value for name, value in settings.items() if value is not None}
-    folder = out or RunFolder.next_free(Path("runs"), Path(data).stem)
-    with TerminalProgress(console) as progress:
-        training = api.train(
-            data,
-            out=folder,
-            preset=preset,
-            labels=labels,
-            true_labels=true_labels,
-            validation_data=validation_data,
-            test_data=test_data,
-            label_column=label_column,
-            text_column=text_column,
-            watchers=[progress],
-            **given,
-        )
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    folder = _folder_of_run(data, out, resume, bool(given))
+    try:
+        with TerminalProgress(console) as progress:
+            if data is None:
+                training = api.resume_run(folder, deadline, [progress])
+            else:
+                training = api.train(
+                    data,
+                    out=folder,
+                    preset=preset,
+                    labels=labels,
+                    true_labels=true_labels,
+                    validation_data=validation_data,
+                    test_data=test_data,
+                    label_column=label_column,
+                    text_column=text_column,
+                    download=download,
+                    deadline=deadline,
+                    watchers=[progress],
+                    **given,
+                )
+    except Stopped:
+        console.print(f"the time is up; go on with: mlnt train --resume {folder}", soft_wrap=True)
+        return
     summary = training.summary
     console.print(result_table(summary))
     found = summary.get("found_errors", {})
@@ -119,6 +148,19 @@ def train(
         soft_wrap=True,
     )
     console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)
+
+
+def _folder_of_run(
+    data: str | None, out: Path | None, resume: Path | None, has_settings: bool
+) -> Path:
+    """The folder to train into; a new run needs DATA, one that goes on nothing but its folder."""
+    if resume is None and data is None:
+        raise InputError("give DATA to train on, or --resume RUN to go on with a run")
+    if resume is None:
+        return out or RunFolder.next_free(Path("runs"), Path(data or "").stem)
+    if data is not None or out is not None or has_settings:
+        raise InputError("--resume goes on with the data and settings of its run; give no others")
+    return resume
 
 
 @app.command()
@@ -172,20 +214,64 @@ def report(runs: Annotated[list[Path], typer.Argument(help="run folders")]) -> N
         console.print(str(folder.file(REPORT)), soft_wrap=True)
 
 
+@data_app.command()
+def check(
+    path: Annotated[Path, typer.Argument(help="a folder of pictures by class, or Clothing1M's")],
+    seconds: Annotated[float, typer.Option(min=1, help="time to spend")] = 60,
+) -> None:
+    """Say whether a tree of pictures is complete and can be read; status 1 if not."""
+    found = check_tree(path, seconds)
+    for part in found.to_rich():
+        console.print(part, soft_wrap=isinstance(part, str))
+    if not found.ok:
+        raise typer.Exit(1)
+
+
 @app.command(name="reproduce")
 def reproduce_command(
     what: Annotated[str, typer.Argument(help=" | ".join(reproduce.EXPERIMENTS))],
     seeds: Annotated[int, typer.Option(min=1, help="runs with seeds 0, 1, …")] = 5,
-    data: Annotated[Path | None, typer.Option(help="folder of the data, where needed")] = None,
-    out: Annotated[Path | None, typer.Option(help="folder for the runs [runs/WHAT]")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="folder of the data, or digits: the same in miniature")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for the runs \\[runs/WHAT]")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="a short schedule")] = False,
+    cells: Annotated[
+        str | None, typer.Option(help="run only some: 'mlnt/*', '*/symmetric-0.5/seed-0'")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="stop after so many; 0: only show what is there")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
 ) -> None:
-    """Repeat an experiment over several seeds: mean ± standard error of every model."""
+    """Run a table or figure of the paper again, over several seeds.
+
+    Each cell (method, noise, seed) is a run folder of its own. The same command goes on where an
+    earlier one was stopped. Shows mean ± standard error beside the paper's figure.
+    """
     folder = out or Path("runs") / what
-    with TerminalProgress(console) as progress:
-        table = reproduce.run_experiment(what, seeds, data, folder, device, [progress])
-    console.print(table.to_rich())
-    console.print(f"written: {folder / 'table.md'}, {folder / 'table.csv'}", soft_wrap=True)
+    outcome = reproduce.run_experiment(
+        what,
+        seeds,
+        data,
+        folder,
+        device,
+        fast=fast,
+        cells=cells,
+        minutes=minutes,
+        show=lambda: TerminalProgress(console),
+        tell=lambda line: console.print(line, style="bold", soft_wrap=True),
+    )
+    console.print(outcome.table.to_rich())
+    console.print(f"written: {', '.join(map(str, outcome.files))}", soft_wrap=True)
+    for name, reason in outcome.failed.items():
+        console.print(f"{name} failed: {reason}", style="yellow", soft_wrap=True)
+    if outcome.finished < outcome.asked:
+        console.print(
+            f"{outcome.finished} of {outcome.asked} runs are finished; "
+            "the same command goes on with the others",
+            soft_wrap=True,
+        )
 
 
 @app.command(name="bench")

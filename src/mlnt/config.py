@@ -45,13 +45,28 @@ class Settings:
 
     method: str = setting(
         "mlnt",
-        "how to train; mlnt trains cross_entropy first, for the neighbours",
+        "how to train; mlnt and forward train cross_entropy first",
         group="Method",
-        choices=("mlnt", "cross_entropy"),
+        choices=(
+            "mlnt",
+            "cross_entropy",
+            "forward",
+            "forward_true",
+            "joint_optimization",
+            "cnn_crf",
+            "mean_teacher",
+            "iterative",
+        ),
     )
     model: str = setting(
         "auto",
-        "network: auto, small_conv, preact_resnet32, mlp, gru, torchvision:NAME or timm:NAME",
+        "network: auto, small_conv, preact_resnet32, resnet18, resnet50, mlp, gru, "
+        "torchvision:NAME or timm:NAME",
+        group="Method",
+    )
+    weights: str = setting(
+        "none",
+        "weights to start from: none, imagenet (of torchvision or timm) or a file",
         group="Method",
     )
     iterations: int = setting(
@@ -167,12 +182,27 @@ class Settings:
     validation_share: float = setting(
         0.1, "share of the training data held out for validation", group="Data", low=0.01, high=0.5
     )
+    image_size: int = setting(
+        224,
+        "side of the crop of pictures read from disk, in pixels",
+        group="Data",
+        low=8,
+        high=2048,
+    )
     crop_padding: int = setting(
         0, "pixels of padding for random crops of images", group="Data", low=0, high=64
     )
     flip: bool = setting(False, "flip images left to right at random", group="Data")
     seed: int = setting(0, "seed of every random choice", group="Machine", low=0, high=2**31 - 1)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", group="Machine")
+    workers: int | str = setting(
+        "auto",
+        "processes that read pictures from disk",
+        group="Machine",
+        low=0,
+        high=256,
+        words=("auto",),
+    )
     precision: str = setting(
         "auto",
         "what to compute in; auto: bfloat16 on a GPU (weights stay float32), else float32",
@@ -218,7 +248,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fall_at": 0.7,
     },
     "clothing1m": {
-        "model": "torchvision:resnet50",
+        "model": "resnet50",
+        "weights": "imagenet",
+        "flip": True,
         "epochs": 3,
         "batch_size": 32,
         "lr": 0.0008,
@@ -230,7 +262,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fall_at": 1.0,
     },
     "digits": {**_SMALL, "model": "small_conv", "epochs": 40},
-    "image": {**_SMALL, "model": "small_conv", "epochs": 40},
+    "image": {**_SMALL, "model": "small_conv", "image_size": 64, "epochs": 40},
     "table": {**_SMALL, "model": "mlp", "epochs": 40},
     "text": {
         **_SMALL,

@@ -15,6 +15,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on (a loss that is not finite); says where and what is left."""
 
 
+class Stopped(Exception):
+    """The time is up; a run folder holds what training has reached."""
+
+
 def check_share(name: str, value: float) -> None:
     """Raise InputError unless `value` lies in [0, 1]."""
     if not 0 <= value <= 1:

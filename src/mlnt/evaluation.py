@@ -3,27 +3,28 @@
 import torch
 from torch import Tensor, nn
 
+from mlnt.data.image_files import ImageFiles
+from mlnt.data.streaming import batches
 from mlnt.meta.features import logits_and_features
 
 EVALUATION_BATCH = 1024
 
 
 @torch.no_grad()
-def predict_probabilities(model: nn.Module, inputs_N: Tensor) -> Tensor:
+def predict_probabilities(model: nn.Module, inputs_N: Tensor | ImageFiles) -> Tensor:
     """Class probabilities [N, C] in eval mode."""
     model.eval()
     weight = next(model.parameters())
-    dtype = weight.dtype if inputs_N.is_floating_point() else inputs_N.dtype
-    parts = inputs_N.split(EVALUATION_BATCH)
-    logits = [model(x.to(weight.device, dtype)) for x in parts]
+    dtype = weight.dtype if inputs_N.is_floating_point() else None
+    logits = [model(x) for x in batches(inputs_N, EVALUATION_BATCH, weight.device, dtype)]
     return torch.cat(logits).to(weight.dtype).softmax(dim=1)
 
 
 @torch.no_grad()
-def extract_features(model: nn.Module, inputs_N: Tensor) -> Tensor:
+def extract_features(model: nn.Module, inputs_N: Tensor | ImageFiles) -> Tensor:
     """Penultimate features [N, D] in eval mode."""
     model.eval()
-    parts = [logits_and_features(model, part)[1] for part in inputs_N.split(EVALUATION_BATCH)]
+    parts = [logits_and_features(model, x)[1] for x in batches(inputs_N, EVALUATION_BATCH)]
     return torch.cat(parts).to(next(model.parameters()).dtype)
 
 

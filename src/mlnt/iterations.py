@@ -1,12 +1,11 @@
-"""The whole of a training: cross entropy for the neighbours, then MLNT led by mentors.
+"""Iterations led by mentors: the best model of one filters the data for the next.
 
-    cross entropy -> features -> iteration 1 -> mentor -> filter -> iteration 2 -> … -> Result
+    iteration 1 -> mentor -> filter -> iteration 2 -> mentor -> filter -> iteration 3
 
-Axes: N samples, C classes, D features.
+Axes: N samples, C classes.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,15 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.data.noise import wrong_share
-from mlnt.evaluation import (
-    extract_features,
-    found_errors,
-    memorised_noise,
-    predict_probabilities,
-)
-from mlnt.label_issues import suspicion
+from mlnt.evaluation import predict_probabilities
 from mlnt.meta.teacher import copy_model
-from mlnt.methods import MLNT, CrossEntropy
+from mlnt.methods import Method
 from mlnt.training import Stage, StageResult, Trainer
 
 
@@ -36,19 +29,6 @@ class Kept:
     rescued: dict[int, int] = field(
         default_factory=dict
     )  # class: how many of it stay in spite of τ
-
-
-@dataclass
-class Result:
-    """All that a training produced."""
-
-    stages: list[StageResult]
-    chosen: StageResult  # the iteration that the deployed model comes from
-    model: nn.Module  # its best model
-    probabilities: Tensor  # [N, C], what that model says of the training samples
-    kept: Kept | None  # what the last filter left
-    filters: list[dict[str, Any]]
-    seconds: float
 
 
 def otsu_threshold(values_N: Tensor, bins: int = 100) -> float:
@@ -96,44 +76,37 @@ def filter_samples(
     return Kept(kept_N.nonzero().squeeze(1), threshold, rescued)
 
 
+MakeMethod = Callable[[nn.Module | None], Method]
+
+
+@dataclass
+class Led:
+    """What the iterations came to."""
+
+    stages: list[StageResult]
+    kept: Kept | None = None  # what the last filter left
+    filters: list[dict[str, Any]] = field(default_factory=list)
+
+
 def run_iterations(
-    trainer: Trainer,
-    new_model: Callable[[], nn.Module],
-    classes: Sequence[str],
-) -> Result:
-    """Train by the settings' method; `new_model` gives a freshly initialised network."""
-    began, settings, train = time.perf_counter(), trainer.settings, trainer.train
-    baseline = new_model()
-    stages = [trainer.run(Stage("cross_entropy", 0), CrossEntropy(baseline, settings))]
-    filters: list[dict[str, Any]] = []
-    mentor, kept = None, None
-    if settings.method == "mlnt":
-        features_ND = extract_features(best_model(stages[0]), train.inputs)
-        for iteration in range(1, settings.iterations + 1):
-            method = MLNT(new_model(), settings, features_ND, mentor, trainer.generator)
-            stage = Stage("mlnt", iteration)
-            stages.append(trainer.run(stage, method, None if kept is None else kept.indices))
-            mentor = best_model(stages[-1])
-            if iteration < settings.iterations:
-                probabilities_NC = predict_probabilities(mentor, train.inputs)
-                kept = filter_samples(
-                    probabilities_NC, train.labels, settings.tau, settings.keep_per_class
-                )
-                filters.append(describe_filter(kept, trainer, classes, iteration))
-                for watcher in trainer.watchers:
-                    watcher.filtered(filters[-1])
-    own_stages = [stage for stage in stages if stage.stage.method == settings.method]
-    chosen = choose_stage(own_stages, len(trainer.validation))
-    model = best_model(chosen)
-    return Result(
-        stages=stages,
-        chosen=chosen,
-        model=model,
-        kept=kept,
-        probabilities=predict_probabilities(model, train.inputs),
-        filters=filters,
-        seconds=time.perf_counter() - began,
-    )
+    trainer: Trainer, name: str, make_method: MakeMethod, classes: Sequence[str]
+) -> Led:
+    """Train `settings.iterations` times; `make_method` gets the mentor, None in the first."""
+    settings, train = trainer.settings, trainer.train
+    led, mentor = Led([]), None
+    for iteration in range(1, settings.iterations + 1):
+        kept = None if led.kept is None else led.kept.indices
+        led.stages.append(trainer.run(Stage(name, iteration), make_method(mentor), kept))
+        if iteration < settings.iterations:
+            mentor = best_model(led.stages[-1])
+            probabilities_NC = predict_probabilities(mentor, train.inputs)
+            led.kept = filter_samples(
+                probabilities_NC, train.labels, settings.tau, settings.keep_per_class
+            )
+            led.filters.append(describe_filter(led.kept, trainer, classes, iteration))
+            for watcher in trainer.watchers:
+                watcher.filtered(led.filters[-1])
+    return led
 
 
 def choose_stage(stages: Sequence[StageResult], validation_samples: int) -> StageResult:
@@ -176,48 +149,3 @@ def describe_filter(
             if mask.any():
                 report[name] = 100 * wrong_share(train.labels[mask], train.true_labels[mask])
     return report
-
-
-def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
-    """The final figures of every model and iteration, as they go into summary.json."""
-    train = trainer.train
-    rows = [
-        {
-            "method": stage.stage.method,
-            "iteration": stage.stage.iteration,
-            "model": name,
-            "best_epoch": figures.best_epoch,
-            "validation": figures.validation,
-            "best": figures.best,
-            "last": figures.last,
-            "peak": figures.peak,
-            "seconds": stage.seconds,
-        }
-        for stage in result.stages
-        for name, figures in stage.results.items()
-    ]
-    summary: dict[str, Any] = {
-        "models": rows,
-        "chosen": {
-            "method": result.chosen.stage.method,
-            "iteration": result.chosen.stage.iteration,
-            "model": result.chosen.best_name,
-            "best": result.chosen.best.best,
-        },
-        "filters": result.filters,
-        "seconds": result.seconds,
-    }
-    if train.true_labels is not None:
-        wrong_N = train.labels != train.true_labels
-        summary["found_errors"] = found_errors(
-            suspicion(train.labels, result.probabilities), wrong_N
-        )
-        if wrong_N.any():
-            summary["memorised_noise"] = {
-                f"{stage.stage.name} {name}": memorised_noise(
-                    predict_probabilities(model, train.inputs), train.labels, train.true_labels
-                )
-                for stage in result.stages
-                for name, model in stage.models.items()
-            }
-    return summary

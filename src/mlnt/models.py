@@ -1,15 +1,18 @@
 """The networks, by name. All map inputs to logits and end in a linear layer."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mlnt.data.encoding import PAD as PADDING
 from mlnt.data.encoding import Encoder, TextEncoder
 from mlnt.errors import InputError, did_you_mean
+from mlnt.resnet import resnet18, resnet50
 
 
 class SmallConv(nn.Sequential):
@@ -117,6 +120,8 @@ _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
         "image",
         lambda encoder, classes: PreActResNet32(encoder.shape[0], classes),
     ),
+    "resnet18": ("image", lambda encoder, classes: resnet18(encoder.shape[0], classes)),
+    "resnet50": ("image", lambda encoder, classes: resnet50(encoder.shape[0], classes)),
     "mlp": ("table", lambda encoder, classes: MLP(encoder.shape[0], classes)),
     "gru": ("text", lambda encoder, classes: _gru(encoder, classes)),
 }
@@ -127,12 +132,27 @@ def usual_model(kind: str) -> str:
     return {"image": "small_conv", "table": "mlp", "text": "gru"}[kind]
 
 
-def build_model(name: str, encoder: Encoder, classes: int) -> nn.Module:
-    """A new network for data of this encoding. `auto` picks a small one that fits the data."""
+def build_model(name: str, encoder: Encoder, classes: int, weights: str = "none") -> nn.Module:
+    """A new network for data of this encoding. `auto` picks a small one that fits the data.
+
+    weights  none; imagenet, which the network's library has; or a file of weights. The last layer
+             starts afresh where it has other classes.
+    """
     name = usual_model(encoder.kind) if name == "auto" else name
     library, _, of_library = name.partition(":")
     if of_library:
-        return _from_library(library, of_library, classes)
+        model = _from_library(library, of_library, classes, pretrained=weights == "imagenet")
+    else:
+        model = _own(name, encoder, classes)
+        if weights == "imagenet":
+            library_model = _from_library("torchvision", name, classes, pretrained=True)
+            load_weights(model, library_model.state_dict(), f"torchvision's {name}")
+    if weights not in ("none", "imagenet"):
+        load_weights(model, read_weights(Path(weights)), weights)
+    return model
+
+
+def _own(name: str, encoder: Encoder, classes: int) -> nn.Module:
     if name not in _MODELS:
         known = ", ".join(["auto", *_MODELS, "torchvision:NAME", "timm:NAME"])
         raise InputError(f"unknown model {name!r}{did_you_mean(name, _MODELS)} (known: {known})")
@@ -172,20 +192,74 @@ def _gru(encoder: Encoder, classes: int) -> nn.Module:
     return GRU(encoder.vocabulary_size, classes)
 
 
-def _from_library(library: str, name: str, classes: int) -> nn.Module:
+def _from_library(library: str, name: str, classes: int, pretrained: bool = False) -> nn.Module:
     if library not in ("torchvision", "timm"):
         raise InputError(f"models come from torchvision:NAME or timm:NAME, got {library!r}")
     try:
         # A torchvision built for another torch raises RuntimeError, not ImportError.
         module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"{library} cannot be used here ({reason}); install mlnt[vision] with matching torch"
+            f"{library} cannot be used here ({_first_line(error)}); install mlnt[vision] with "
+            "matching torch"
         ) from None
     known = module.list_models()
     if name not in known:
         raise InputError(f"{library} has no model {name!r}{did_you_mean(name, known)}")
-    if library == "timm":
-        return module.create_model(name, num_classes=classes)
-    return module.get_model(name, num_classes=classes)
+    try:
+        if library == "timm":
+            return module.create_model(name, num_classes=classes, pretrained=pretrained)
+        model = module.get_model(name, num_classes=classes)
+        if pretrained:
+            state = module.get_model_weights(name).DEFAULT.get_state_dict(progress=False)
+            load_weights(model, state, f"torchvision's {name}")
+        return model
+    except InputError:
+        raise
+    except Exception as error:  # of the network, the disk or the library
+        raise InputError(
+            f"{library} cannot give {name} ({_first_line(error)}); weights can be read from a "
+            "file with --weights FILE"
+        ) from None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Weights by name from a .safetensors or .pt file; nothing in it is executed."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"no file of weights at {path}") from None
+    except Exception as error:  # torch.load raises nearly anything on a broken file
+        raise InputError(f"{path} cannot be read as weights: {_first_line(error)}") from None
+    for key in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        raise InputError(f"{path} must hold tensors by name, as model.state_dict() gives them")
+    return content
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Load all but the last layer where that has other classes; any other mismatch is an error."""
+    own = model.state_dict()
+    last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1:]
+    of_last = {f"{name}.{part}" for name in last for part in ("weight", "bias")}
+    fitting = {name: value for name, value in state.items() if name in own}
+    for name, value in own.items():
+        found = fitting.get(name)
+        if found is not None and found.shape != value.shape and name in of_last:
+            del fitting[name]
+        elif found is None and name not in of_last and not name.endswith("num_batches_tracked"):
+            raise InputError(f"{source} has no weights {name!r}; are they of another network?")
+        elif found is not None and found.shape != value.shape:
+            raise InputError(
+                f"{name!r} of {source} has the shape {list(found.shape)}, the network's has "
+                f"{list(value.shape)}"
+            )
+    model.load_state_dict(fitting, strict=False)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from mlnt.config import settings_from
 from mlnt.data.encoding import Encoder, encoder_from_json
+from mlnt.data.image_files import ImageFiles
+from mlnt.data.picture_sets import further_pictures, is_picture_folder
 from mlnt.data.sources import Source, check_fits, read
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
@@ -42,14 +44,19 @@ def predict(
         trained = run.read_json(CONFIG)["data"]
         label_column = label_column or trained["label_column"]
         text_column = text_column or trained["text_column"]
-    raw = read(data, label_column, text_column, features=getattr(encoder, "columns", ("",)))
-    check_fits(raw, encoder, "this")
-    inputs = encoder.encode(raw.samples)
+    labels: Tensor | None = None
+    inputs: Tensor | ImageFiles
+    if isinstance(data, str | Path) and is_picture_folder(data):
+        split = further_pictures(Path(data), encoder, classes)
+        inputs, labels = split.inputs, split.labels
+    else:
+        raw = read(data, label_column, text_column, features=getattr(encoder, "columns", ("",)))
+        check_fits(raw, encoder, "this")
+        inputs = encoder.encode(raw.samples)
+        if raw.labels is not None and set(raw.labels) <= set(classes):
+            labels = torch.tensor([classes.index(name) for name in raw.labels])
     probabilities_NC = predict_probabilities(model.to(pick_device(device)), inputs).cpu()
-    correct = None
-    if raw.labels is not None and set(raw.labels) <= set(classes):
-        labels = torch.tensor([classes.index(name) for name in raw.labels])
-        correct = float(accuracy(probabilities_NC, labels))
+    correct = None if labels is None else float(accuracy(probabilities_NC, labels))
     predicted = [classes[i] for i in probabilities_NC.argmax(dim=1).tolist()]
     return Prediction(classes, predicted, probabilities_NC, correct)
 
@@ -67,5 +74,5 @@ def load_model(run: RunFolder, name: str = "best") -> tuple[Encoder, tuple[str, 
             f"{run.path} was trained with your own network ({own_model}); build it and "
             f"load {name}.safetensors with safetensors.torch.load_model"
         )
-    network = build_model(settings.model, encoder, len(classes))
+    network = build_model(settings.model, encoder, len(classes))  # its weights come from the run
     return encoder, classes, run.load_into(network.to(weight_type(settings)), name)

@@ -38,11 +38,12 @@ def draw_curves(rows: list[dict[str, Any]]) -> Figure:
     axes = figure.subplots(1, len(iterations), sharey=True, squeeze=False)[0]
     baseline = [row for row in rows if row["method"] == "cross_entropy"]
     for axis, iteration in zip(axes, iterations, strict=True):
-        _draw(axis, baseline, "cross_entropy", "student", part)
+        _draw(axis, baseline, "student", part, "cross entropy", "cross_entropy student")
         if iteration > 0:
             own = [row for row in rows if row["iteration"] == iteration]
             for model in ("student", "teacher"):
-                _draw(axis, own, "mlnt", model, part)
+                name = f"{own[0]['method'].replace('_', ' ')} {model}"
+                _draw(axis, own, model, part, name, f"mlnt {model}")
             axis.set_title(f"iteration {iteration}")
         axis.set_xlabel("epoch")
         axis.grid(alpha=0.3)
@@ -52,12 +53,12 @@ def draw_curves(rows: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def _draw(axis: Any, rows: list[dict[str, Any]], method: str, model: str, part: str) -> None:
+def _draw(
+    axis: Any, rows: list[dict[str, Any]], model: str, part: str, label: str, style: str
+) -> None:
     points = [(row["epoch"], row[model][part]) for row in rows if part in row.get(model, {})]
     if points:
-        name = f"{method} {model}"
-        label = name.replace("_", " ").removesuffix(" student") if method != "mlnt" else name
-        axis.plot(*zip(*points, strict=True), label=label, **STYLES[name])
+        axis.plot(*zip(*points, strict=True), label=label, **STYLES[style])
 
 
 def render_report(run: RunFolder, curves_png: bytes) -> str:

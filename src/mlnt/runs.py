@@ -4,8 +4,9 @@ config.json           settings, data and versions: enough to build the model aga
 metrics.jsonl         one line per evaluation
 summary.json          final figures of every model and iteration
 best.safetensors      the chosen model; student and teacher: after the last epoch
-checkpoint.safetensors  all models at the end of the last good epoch
+checkpoints/          of each stage all it takes to go on after its last good epoch; until the end
 label_issues.csv      every training label, most suspicious first
+faults.csv            pictures that could not be read, if any
 curves.png, report.html  to look at
 """
 
@@ -13,21 +14,24 @@ import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mlnt.errors import InputError
+from mlnt.packing import Tensors, pack, unpack
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
-CHECKPOINT = "checkpoint"
+CHECKPOINTS = "checkpoints"
 LABEL_ISSUES = "label_issues.csv"
+FAULTS = "faults.csv"
 REPORT = "report.html"
 CURVES = "curves.png"
 
@@ -39,10 +43,12 @@ class RunFolder:
         self.path = Path(path)
 
     @classmethod
-    def reserve(cls, path: str | Path) -> "RunFolder":
-        """A folder for a new run, not made yet; refuses one that holds anything already."""
+    def reserve(cls, path: str | Path, may_exist: bool = False) -> "RunFolder":
+        """A folder for a new run, not made yet; one that holds a run only if it `may_exist`."""
         run = cls(path)
         try:
+            if run.file(CONFIG).exists() and may_exist:
+                return run
             if run.file(CONFIG).exists():
                 raise InputError(f"{path} already holds a run; choose another folder with --out")
             if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
@@ -111,13 +117,17 @@ class RunFolder:
 
     def write(self, name: str, writer: Callable[[Path], Any]) -> None:
         """Let `writer` fill a file aside, then put it in place in one move."""
-        aside = self.file(f".{name}.part{Path(name).suffix}")
+        final = self.file(name)
+        aside = final.with_name(f".{final.name}.part{final.suffix}")
         writer(aside)
-        os.replace(aside, self.file(name))
+        os.replace(aside, final)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         with self.file(METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(row), allow_nan=False) + "\n")
+            file.write(_line(row))
+
+    def rewrite_metrics(self, rows: list[dict[str, Any]]) -> None:
+        self.write_text(METRICS, "".join(_line(row) for row in rows))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         if not self.file(METRICS).is_file():
@@ -142,6 +152,36 @@ class RunFolder:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path} cannot be read: {error}") from None
 
+    def checkpoint(self, name: str) -> Path:
+        return self.file(f"{CHECKPOINTS}/{name}.safetensors")
+
+    def save_checkpoint(self, name: str, content: dict[str, Any]) -> None:
+        """Anything nested of tensors and plain values, in one file, which appears whole."""
+        tensors: Tensors = {}
+        text = json.dumps(pack(content, tensors))
+        self.file(CHECKPOINTS).mkdir(exist_ok=True)
+        self.write(
+            f"{CHECKPOINTS}/{name}.safetensors",
+            lambda path: save_file(tensors, path, metadata={"content": text}),
+        )
+
+    def load_checkpoint(self, name: str) -> dict[str, Any] | None:
+        """What `save_checkpoint` was given; None if there is none of that name."""
+        path = self.checkpoint(name)
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                text = file.metadata()["content"]
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return unpack(json.loads(text), tensors)
+        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from None
+
+    def remove_checkpoints(self) -> None:
+        """A run that has come to its end needs them no more."""
+        shutil.rmtree(self.file(CHECKPOINTS), ignore_errors=True)
+
     def load_into(self, model: nn.Module, name: str = "best") -> nn.Module:
         try:
             model.load_state_dict(self.load_state(name))
@@ -149,6 +189,10 @@ class RunFolder:
             first = str(error).splitlines()[-1].strip()
             raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
         return model.eval()
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(_plain(row), allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

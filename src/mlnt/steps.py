@@ -19,7 +19,9 @@ from torch import Tensor
 
 from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
+from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Split
+from mlnt.data.streaming import Feeder
 from mlnt.device import computing, record
 from mlnt.methods.base import Method, Rates
 
@@ -52,6 +54,15 @@ class Steps:
         self.class_stream = None
         if kept is not None:
             self.class_stream = Shuffled(kept, settings.batch_size, generator)
+        self.feeder: Feeder | None = None
+        # Indices and pixels of each stream's batch, where a recorded step finds them.
+        self.arrived: list[tuple[Tensor, Tensor]] = []
+        if isinstance(train.inputs, ImageFiles):
+            self.feeder = Feeder(train.inputs, settings.batch_size)
+            for stream in self._streams():
+                shape = (stream.batch_size, *train.inputs.shape[1:])
+                pixels = torch.empty(shape, dtype=torch.uint8, device=self.device)
+                self.arrived.append((torch.empty_like(stream.place_B), pixels))
         self.graph: torch.cuda.CUDAGraph | None = None
         self.may_record = settings.graph and self.device.type == "cuda"
         self.eager_steps = 0
@@ -69,6 +80,7 @@ class Steps:
     ) -> dict[str, Tensor]:
         """One step for each of the rates; the losses of all of them, [steps], on the device."""
         with computing(self.settings, self.device):
+            self._draw_ahead(len(rates))
             if self.device.type == "cuda":
                 return self._run_on_gpu(rates, after_step)
             found: list[dict[str, Tensor]] = []
@@ -78,12 +90,22 @@ class Steps:
                 after_step()
             return {name: torch.stack([step[name] for step in found]) for name in found[0]}
 
+    def waiting(self) -> dict[str, float]:
+        """Of streamed pictures: the share of the epoch's time that the device waited for them."""
+        return {} if self.feeder is None else {"waiting_share": self.feeder.waiting_share}
+
+    def close(self) -> None:
+        """End the processes that read pictures."""
+        if self.feeder is not None:
+            self.feeder.close()
+
     def state(self) -> dict[str, Any]:
         """All that decides the steps to come: a new `Steps` that loads it goes on alike."""
         return copy.deepcopy(
             {
                 "models": {name: m.state_dict() for name, m in self.method.models.items()},
                 "optimizer": self.method.optimizer.state_dict(),
+                "tensors": self.method.tensors(),
                 "streams": [stream.state() for stream in self._streams()],
                 "generator": self.generator.get_state(),
                 "default": torch.get_rng_state(),
@@ -95,6 +117,8 @@ class Steps:
         for name, model in self.method.models.items():
             model.load_state_dict(state["models"][name])
         self.method.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        for name, tensor in self.method.tensors().items():
+            tensor.detach().copy_(state["tensors"][name])
         for stream, of_stream in zip(self._streams(), state["streams"], strict=True):
             stream.load_state(of_stream)
         self.generator.set_state(state["generator"])
@@ -136,19 +160,42 @@ class Steps:
         self.rates[: len(table)] = table.pin_memory().to(self.device, non_blocking=True)
         self.number.zero_()
 
+    def _draw_ahead(self, steps: int) -> None:
+        """An epoch's batches at once where pictures are streamed: workers must know them before."""
+        if self.feeder is None:
+            return
+        drawn = []
+        for _ in range(steps):
+            for stream in self._streams():
+                stream.advance()
+                drawn.append(stream.take())
+        # One wait for the GPU.
+        self.feeder.feed(torch.cat(drawn).cpu().split([len(indices_B) for indices_B in drawn]))
+
     def _advance(self) -> None:
-        for stream in self._streams():
-            stream.advance()
+        if self.feeder is None:
+            for stream in self._streams():
+                stream.advance()
+            return
+        for indices_B, pixels in self.arrived:
+            fed = self.feeder.next()
+            indices_B.copy_(fed.indices, non_blocking=True)
+            pixels.copy_(fed.pixels, non_blocking=True)
 
     def _step(self, rates: Rates) -> dict[str, Tensor]:
-        batch = self._batch(self.stream.take())
-        class_batch = batch
-        if self.class_stream is not None:
-            class_batch = self._batch(self.class_stream.take())
+        batch = self._batch(0)
+        class_batch = batch if self.class_stream is None else self._batch(1)
         return self.method.step(batch, class_batch, rates)
 
-    def _batch(self, indices_B: Tensor) -> Batch:
-        inputs = self.augmentation(self.train.inputs[indices_B], self.generator)
+    def _batch(self, number: int) -> Batch:
+        """The next batch of the stream of this number."""
+        if isinstance(self.train.inputs, ImageFiles):
+            indices_B, pixels = self.arrived[number]
+            inputs = self.train.inputs.normalise(pixels)
+        else:
+            indices_B = self._streams()[number].take()
+            inputs = self.train.inputs[indices_B]
+        inputs = self.augmentation(inputs, self.generator)
         return Batch(indices_B, inputs, self.train.labels[indices_B])
 
     def _step_on_device(self) -> None:

@@ -1,6 +1,5 @@
 """What the command line shows: progress while it trains, tables when it is done."""
 
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.table import Table
 from mlnt.config import Settings
 from mlnt.data.sources import Dataset
 from mlnt.models import usual_model
-from mlnt.training import Stage, State, Watcher, model_name
+from mlnt.training import Stage, Watcher, model_name
 
 
 class TerminalProgress(Watcher):
@@ -52,23 +51,29 @@ class TerminalProgress(Watcher):
             soft_wrap=True,
         )
 
-    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
+    def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
         self.steps, self.stage, self.epochs = steps, stage, epochs
         # Counted in epochs, advanced by steps: a long epoch moves too.
-        self.task = self.progress.add_task(stage.name, total=epochs, epoch=0, figures="")
-        self.done = 0
+        self.task = self.progress.add_task(
+            stage.name, total=epochs, completed=done, epoch=done, figures=""
+        )
+        self.done = done * steps
+        if done and not self.console.is_terminal:
+            self.console.print(f"{stage.name}: {done} of {epochs} epochs done before")
 
     def step_ends(self) -> None:
         self.done += 1
         if self.done % max(1, self.steps // 20) == 0:
             self.progress.update(self.task, completed=self.done / self.steps)
 
-    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
+    def epoch_ends(self, row: dict[str, Any]) -> None:
         part = "test" if "test" in row["student"] else "validation"
         figures = " ".join(
             f"{model} {row[model][part]:5.1f}" for model in ("student", "teacher") if model in row
         )
         text = f"{row['step_ms']:.0f} ms/step  {part}: {figures}"
+        if "waiting_share" in row:
+            text += f"  waiting for data {100 * row['waiting_share']:.0f} %"
         self.progress.update(self.task, completed=row["epoch"], epoch=row["epoch"], figures=text)
         if row["epoch"] == self.epochs and not self.console.is_terminal:
             self.console.print(f"{self.stage.name}: {self.epochs} epochs, {text}", soft_wrap=True)

@@ -1,6 +1,9 @@
 """Epochs: schedules, steps, and a look at every model after each epoch.
 
 for each epoch: steps -> losses finite? -> evaluate student and teacher -> remember the best
+
+A journal keeps what it takes to go on after each epoch; with one, a stage that was interrupted
+goes on where it stopped, and one that was finished is not trained again.
 """
 
 import math
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.sources import Dataset, Split
-from mlnt.errors import InputError, TrainingError
+from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities
 from mlnt.methods.base import Method, Rates
 from mlnt.steps import Steps
@@ -33,6 +36,10 @@ class Stage:
     def name(self) -> str:
         return self.method if self.iteration == 0 else f"{self.method} iteration {self.iteration}"
 
+    @property
+    def file_name(self) -> str:
+        return f"{self.iteration}-{self.method}"
+
 
 def model_name(method: str, model: str, iteration: int) -> str:
     """`cross entropy`, `mlnt teacher, iteration 2`."""
@@ -47,17 +54,28 @@ class Watcher:
     def run_begins(self, dataset: Dataset, settings: Settings) -> None:
         """The data is ready: validation held out, noise injected."""
 
-    def stage_begins(self, stage: Stage, epochs: int, steps: int) -> None:
-        """A fresh network is about to be trained for so many epochs of so many steps."""
+    def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
+        """A network is about to be trained for so many epochs of so many steps; some are done."""
 
     def step_ends(self) -> None:
         """No figures yet: looking at them would wait for the GPU."""
 
-    def epoch_ends(self, row: dict[str, Any], state: Callable[[], State]) -> None:
-        """`row` goes into metrics.jsonl; `state()` gives the weights of all models."""
+    def epoch_ends(self, row: dict[str, Any]) -> None:
+        """`row` goes into metrics.jsonl."""
 
     def filtered(self, report: dict[str, Any]) -> None:
         """A mentor chose what the next iteration may learn from."""
+
+
+class Journal:
+    """Keeps what a stage needs to go on; this one keeps nothing."""
+
+    def load(self, stage: Stage) -> dict[str, Any] | None:
+        """What was saved last of this stage."""
+        return None
+
+    def save(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
+        """Called after each epoch; `content()` is made of tensors and plain values."""
 
 
 @dataclass
@@ -124,6 +142,8 @@ class Trainer:
     settings: Settings
     generator: torch.Generator
     watchers: Sequence[Watcher] = ()
+    journal: Journal = field(default_factory=Journal)
+    deadline: float = math.inf  # by time.monotonic; no epoch begins that would not end before
 
     def __post_init__(self) -> None:
         if len(self.train) < self.settings.batch_size:
@@ -142,15 +162,18 @@ class Trainer:
         runner = Steps(self.train, method, settings, self.generator, kept)
         results = {name: ModelResult() for name in method.models}
         history: list[dict[str, Any]] = []
-        began = time.perf_counter()
+        before = self._go_on(stage, runner, results, history)
+        began = time.perf_counter() - before
         for watcher in self.watchers:
-            watcher.stage_begins(stage, settings.epochs, steps)
-        for epoch in range(1, settings.epochs + 1):
+            watcher.stage_begins(stage, settings.epochs, steps, len(history))
+        for epoch in range(len(history) + 1, settings.epochs + 1):
+            self._check_time(history)
             epoch_began = time.perf_counter()
             rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
             losses = runner.run(rates, self._step_ends)
             means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
             self._check_weights(method.models, stage, epoch)
+            method.epoch_ends(epoch)
             train_seconds = time.perf_counter() - epoch_began
             row = {
                 "method": stage.method,
@@ -163,13 +186,37 @@ class Trainer:
                 "gamma": rates[-1].gamma,
                 "lam": rates[-1].lam,
                 "step_ms": 1000 * train_seconds / steps,
+                **runner.waiting(),
                 "seconds": time.perf_counter() - began,
             }
             history.append(row)
+            self.journal.save(stage, lambda: _content(runner, results, history))
             for watcher in self.watchers:
-                watcher.epoch_ends(row, lambda: _states(method.models))
-        seconds = time.perf_counter() - began
-        return StageResult(stage, dict(method.models), results, history, seconds)
+                watcher.epoch_ends(row)
+        runner.close()
+        return StageResult(stage, dict(method.models), results, history, _seconds(history))
+
+    def _go_on(
+        self,
+        stage: Stage,
+        runner: Steps,
+        results: dict[str, ModelResult],
+        history: list[dict[str, Any]],
+    ) -> float:
+        """Put everything where the journal left it; the seconds spent so far."""
+        found = self.journal.load(stage)
+        if found is None:
+            return 0.0
+        runner.load_state(found["steps"])
+        for name, fields in found["results"].items():
+            results[name] = ModelResult(**fields)
+        history += found["history"]
+        return _seconds(history)
+
+    def _check_time(self, history: list[dict[str, Any]]) -> None:
+        expected = _seconds(history) - _seconds(history[:-1])  # what the epoch before took
+        if time.monotonic() + expected > self.deadline:
+            raise Stopped
 
     def _rates(self, step: int, stage: Stage) -> Rates:
         progress = step / (self.settings.epochs * self.steps_per_epoch)
@@ -239,9 +286,15 @@ class Trainer:
         return row
 
 
-def _states(models: dict[str, nn.Module]) -> State:
+def _content(
+    runner: Steps, results: dict[str, ModelResult], history: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
-        f"{name}/{key}": value
-        for name, model in models.items()
-        for key, value in model.state_dict().items()
+        "steps": runner.state(),
+        "results": {name: vars(result) for name, result in results.items()},
+        "history": history,
     }
+
+
+def _seconds(history: list[dict[str, Any]]) -> float:
+    return history[-1]["seconds"] if history else 0.0

@@ -25,6 +25,7 @@ from mlnt.bench.steps import commit, machine_name
 from mlnt.config import Settings, make_settings
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, open_dataset
+from mlnt.data.streaming import first_of
 from mlnt.device import computing, pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import extract_features
@@ -173,7 +174,7 @@ class _Bench:
             build_model(settings.model, dataset.encoder, classes).to(device=device, dtype=dtype)
             for _ in range(2)
         )
-        check_output(baseline, trainer.train.inputs[:2], classes)
+        check_output(baseline, first_of(trainer.train.inputs, 2), classes)
         stage = trainer.run(Stage("cross_entropy", 0), CrossEntropy(baseline, settings))
         self.features_ND = extract_features(best_model(stage), trainer.train.inputs)
         spent = {"epochs": settings.epochs, "seconds": stage.seconds}

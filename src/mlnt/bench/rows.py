@@ -160,12 +160,14 @@ def _runner(case: Case, device: torch.device) -> Callable[[int], object]:
         return lambda count: own.run([RATES] * count)
     m = _materials(case, device)
     authors = AuthorsWay(m.network, m.settings, m.features_ND, m.generator)
+    inputs_N = m.train.inputs
+    assert isinstance(inputs_N, Tensor)
 
     def run(count: int) -> None:
         for _ in range(count):
             order_N = torch.randperm(len(m.train), generator=m.generator, device=device)
             indices_B = order_N[: case.batch_size]
-            batch = Batch(indices_B, m.train.inputs[indices_B], m.train.labels[indices_B])
+            batch = Batch(indices_B, inputs_N[indices_B], m.train.labels[indices_B])
             authors.step(batch, batch, RATES)
 
     return run

@@ -1,0 +1,39 @@
+"""Nested dictionaries and lists as tensors by name and plain JSON, and back: no pickle anywhere.
+
+{"a": [tensor, 2]} -> {"a": [{"tensor": "0"}, 2]} written as JSON, {"0": tensor}
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+
+
+def pack(value: Any, tensors: Tensors) -> Any:
+    """`value` as what JSON can hold; its tensors go into `tensors`, under numbers."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        # A file of tensors holds no views; a scalar of the device is copied like any other.
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+    if isinstance(value, dict):
+        # As pairs: an optimizer counts its parameters by numbers, which JSON's names are not.
+        return {"pairs": [[key, pack(item, tensors)] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        return [pack(item, tensors) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"cannot write down a {type(value).__name__}")
+
+
+def unpack(packed: Any, tensors: Tensors) -> Any:
+    """What `pack` was given, tuples as lists; LookupError, TypeError or ValueError if damaged."""
+    if isinstance(packed, list):
+        return [unpack(item, tensors) for item in packed]
+    if not isinstance(packed, dict):
+        return packed
+    if "tensor" in packed:
+        return tensors[packed["tensor"]]
+    return {key: unpack(item, tensors) for key, item in packed["pairs"]}

@@ -1,0 +1,206 @@
+"""The stages of each method, from fresh networks to a Result.
+
+    cross_entropy        cross entropy
+    mlnt                 cross entropy -> features -> iterations led by mentors
+    mean_teacher, iterative   iterations led by mentors, without the meta step
+    forward              cross entropy -> transition matrix -> corrected loss
+    joint_optimization   network and labels together -> a fresh network on the labels found
+    cnn_crf              one training beside a field over clean and noisy labels
+
+Axes: N samples, C classes, D features.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.data.image_files import ImageFiles
+from mlnt.errors import InputError
+from mlnt.evaluation import extract_features, found_errors, memorised_noise, predict_probabilities
+from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
+from mlnt.label_issues import suspicion
+from mlnt.methods import (
+    CNNCRF,
+    MLNT,
+    Clean,
+    CrossEntropy,
+    Forward,
+    Iterative,
+    JointOptimization,
+    MeanTeacher,
+    SoftCrossEntropy,
+    estimate_transition,
+    true_transition,
+)
+from mlnt.training import Stage, StageResult, Trainer
+
+# Joint Optimization by the kind of noise, as published for CIFAR-10 (Tanaka et al. 2018): the
+# constant rate while labels are corrected (0.08 and 0.03, of the 0.2 of ordinary training), the
+# weights of the prior and of the entropy.
+JOINT = {"symmetric": (0.4, 1.2, 0.8), "asymmetric": (0.15, 0.8, 0.4)}
+CLEAN_SHARE = 0.1  # of the training samples, whose true labels CNN-CRF is told
+
+
+@dataclass
+class Result:
+    """All that a training produced."""
+
+    stages: list[StageResult]
+    chosen: StageResult  # the iteration that the deployed model comes from
+    model: nn.Module  # its best model
+    probabilities: Tensor  # [N, C], what that model says of the training samples
+    kept: Kept | None  # what the last filter left
+    filters: list[dict[str, Any]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that the stages of a method need."""
+
+    trainer: Trainer
+    new_model: Callable[[], nn.Module]  # a freshly initialised network
+    classes: Sequence[str]
+
+    def cross_entropy(self) -> Led:
+        method = CrossEntropy(self.new_model(), self.trainer.settings)
+        return Led([self.trainer.run(Stage("cross_entropy", 0), method)])
+
+    def mlnt(self) -> Led:
+        trainer, first = self.trainer, self.cross_entropy()
+        features_ND = extract_features(best_model(first.stages[0]), trainer.train.inputs)
+
+        def method(mentor: nn.Module | None) -> MLNT:
+            model, generator = self.new_model(), trainer.generator
+            return MLNT(model, trainer.settings, features_ND, mentor, generator)
+
+        led = run_iterations(trainer, "mlnt", method, self.classes)
+        return replace(led, stages=first.stages + led.stages)
+
+    def mean_teacher(self) -> Led:
+        return self._without_meta_step("mean_teacher", MeanTeacher)
+
+    def iterative(self) -> Led:
+        return self._without_meta_step("iterative", Iterative)
+
+    def _without_meta_step(self, name: str, kind: type[MeanTeacher] | type[Iterative]) -> Led:
+        def method(mentor: nn.Module | None) -> MeanTeacher | Iterative:
+            return kind(self.new_model(), self.trainer.settings)
+
+        return run_iterations(self.trainer, name, method, self.classes)
+
+    def forward(self) -> Led:
+        first = self.cross_entropy()
+        noisy = predict_probabilities(best_model(first.stages[0]), self.trainer.train.inputs)
+        second = self._forward("forward", estimate_transition(noisy))
+        return Led([*first.stages, second])
+
+    def forward_true(self) -> Led:
+        train = self.trainer.train
+        if train.true_labels is None:
+            raise InputError("forward_true needs the true labels of the data; use forward")
+        matrix = true_transition(train.labels, train.true_labels, len(self.classes))
+        return Led([self._forward("forward_true", matrix)])
+
+    def _forward(self, name: str, transition_CC: Tensor) -> StageResult:
+        method = Forward(self.new_model(), self.trainer.settings, transition_CC)
+        return self.trainer.run(Stage(name, 1), method)
+
+    def joint_optimization(self) -> Led:
+        usual = self.trainer.settings
+        kind = "asymmetric" if usual.noise.startswith("asymmetric") else "symmetric"
+        lr_share, alpha, beta = JOINT[kind]
+        # The rate stays high while labels are corrected: a falling one would fit them as they are.
+        settings = replace(usual, fall="step", fall_at=1.0, lr=usual.lr * lr_share)
+        labels_N, count = self.trainer.train.labels, len(self.classes)
+        joint = JointOptimization(
+            self.new_model(), settings, labels_N, count, alpha=alpha, beta=beta
+        )
+        first = replace(self.trainer, settings=settings).run(Stage("joint_optimization", 1), joint)
+        method = SoftCrossEntropy(self.new_model(), usual, joint.soft_labels_NC)
+        return Led([first, self.trainer.run(Stage("joint_optimization", 2), method)])
+
+    def cnn_crf(self) -> Led:
+        trainer, train = self.trainer, self.trainer.train
+        if train.true_labels is None:
+            raise InputError("cnn_crf is told the true labels of a few samples; none are known")
+        if isinstance(train.inputs, ImageFiles):
+            raise InputError("cnn_crf keeps its clean samples in memory, not pictures on disk")
+        # Not the validation data, which has to choose the epoch.
+        order = torch.randperm(
+            len(train), generator=trainer.generator, device=trainer.generator.device
+        )
+        known = order[: max(1, round(CLEAN_SHARE * len(train)))]
+        clean = Clean(train.inputs[known], train.true_labels[known], train.labels[known])
+        method = CNNCRF(
+            self.new_model(), trainer.settings, clean, len(self.classes), trainer.generator
+        )
+        return Led([trainer.run(Stage("cnn_crf", 1), method)])
+
+
+def run_recipe(
+    trainer: Trainer, new_model: Callable[[], nn.Module], classes: Sequence[str]
+) -> Result:
+    """Train by the settings' method; `new_model` gives a freshly initialised network."""
+    method = trainer.settings.method
+    led: Led = getattr(Recipe(trainer, new_model, classes), method)()
+    own_stages = [stage for stage in led.stages if stage.stage.method == method]
+    chosen = choose_stage(own_stages, len(trainer.validation))
+    model = best_model(chosen)
+    return Result(
+        stages=led.stages,
+        chosen=chosen,
+        model=model,
+        kept=led.kept,
+        probabilities=predict_probabilities(model, trainer.train.inputs),
+        filters=led.filters,
+        seconds=sum(stage.seconds for stage in led.stages),
+    )
+
+
+def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
+    """The final figures of every model and iteration, as they go into summary.json."""
+    train = trainer.train
+    rows = [
+        {
+            "method": stage.stage.method,
+            "iteration": stage.stage.iteration,
+            "model": name,
+            "best_epoch": figures.best_epoch,
+            "validation": figures.validation,
+            "best": figures.best,
+            "last": figures.last,
+            "peak": figures.peak,
+            "seconds": stage.seconds,
+        }
+        for stage in result.stages
+        for name, figures in stage.results.items()
+    ]
+    summary: dict[str, Any] = {
+        "models": rows,
+        "chosen": {
+            "method": result.chosen.stage.method,
+            "iteration": result.chosen.stage.iteration,
+            "model": result.chosen.best_name,
+            "best": result.chosen.best.best,
+        },
+        "filters": result.filters,
+        "seconds": result.seconds,
+    }
+    if train.true_labels is not None:
+        wrong_N = train.labels != train.true_labels
+        summary["found_errors"] = found_errors(
+            suspicion(train.labels, result.probabilities), wrong_N
+        )
+        if wrong_N.any():
+            summary["memorised_noise"] = {
+                f"{stage.stage.name} {name}": memorised_noise(
+                    predict_probabilities(model, train.inputs), train.labels, train.true_labels
+                )
+                for stage in result.stages
+                for name, model in stage.models.items()
+            }
+    return summary

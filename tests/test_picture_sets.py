@@ -1,0 +1,183 @@
+"""Training on pictures that stay on disk: Clothing1M's form, folders by class, weights to start."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import mlnt
+from clothing_tree import make_small_tree
+from mlnt.cli import run as command
+from mlnt.data.encoding import ImageEncoder
+from mlnt.models import build_model, load_weights
+from mlnt.resnet import resnet18, resnet50
+
+CLASSES = 3
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_small_tree(
+        tmp_path_factory.mktemp("tree") / "clothing1m", per_class=32, classes=CLASSES, wrong=0.3
+    )
+
+
+def train(tree: Path, **options: Any) -> mlnt.Training:
+    given = {"model": "small_conv", "weights": "none", "image_size": 16, "epochs": 4, "sets": 1}
+    given |= {"iterations": 1, "lr": 0.1, "batch_size": 32, "workers": 0, "preset": "image"}
+    return mlnt.train(tree, **{**given, **options})
+
+
+def test_clothing1m_is_learnt_from_disk(tree: Path, tmp_path: Path) -> None:
+    broken = next((tree / "images").rglob("*noisy_train*.jpg"))
+    content = broken.read_bytes()
+    broken.write_bytes(content[:200])
+    try:
+        training = train(tree, out=tmp_path / "run")
+    finally:
+        broken.write_bytes(content)
+    assert training.classes == ("T-Shirt", "Shirt", "Knitwear")
+    assert training.summary["chosen"]["best"] > 80
+    assert all(0 <= row["waiting_share"] <= 1 for row in training.history)
+    assert training.summary["unreadable_pictures"] == 1
+    with (tmp_path / "run" / "faults.csv").open() as file:
+        (fault,) = csv.DictReader(file)
+    assert fault["path"].endswith(broken.name)
+    with (tmp_path / "run" / "label_issues.csv").open() as file:
+        samples = {row["sample"] for row in csv.DictReader(file)}
+    assert any(name.endswith(broken.name) for name in samples)
+
+
+def test_the_recipe_is_the_papers(tree: Path, tmp_path: Path) -> None:
+    """What the data itself chooses; the network made small and its weights left out."""
+    training = mlnt.train(tree, model="resnet18", weights="none", image_size=16, epochs=1, sets=1)
+    settings = training.settings
+    assert (settings.lr, settings.alpha, settings.eta, settings.tau) == (8e-4, 0.02, 8e-4, 0.3)
+    assert (settings.batch_size, settings.weight_decay) == (32, 1e-3)
+    assert settings.flip
+    assert len(training.history) == 4
+
+
+def test_workers_change_nothing(tree: Path) -> None:
+    here, elsewhere = (train(tree, epochs=1, workers=count) for count in (0, 1))
+    for row, other in zip(here.history, elsewhere.history, strict=True):
+        assert row["class_loss"] == other["class_loss"]
+        assert row["student"] == other["student"]
+
+
+def test_interrupted_it_goes_on(tree: Path, tmp_path: Path) -> None:
+    whole = train(tree, epochs=2)
+    folder = tmp_path / "run"
+    with pytest.raises(mlnt.Stopped):
+        train(tree, epochs=2, out=folder, deadline=0)
+    again = train(tree, epochs=2, out=folder, resume=True)
+    assert [row["class_loss"] for row in again.history] == [
+        row["class_loss"] for row in whole.history
+    ]
+
+
+def test_a_folder_by_class_and_predictions(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "pictures"
+    labels = dict(line.split() for line in (tree / "clean_label_kv.txt").read_text().splitlines())
+    for number, (key, label) in enumerate(sorted(labels.items())):
+        target = data / ("train" if number % 4 else "test") / f"class {label}" / Path(key).name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((tree / key).read_bytes())
+    run = tmp_path / "run"
+    options = ["--epochs", "4", "--iterations", "1", "--sets", "1", "--batch-size", "16"]
+    options += ["--image-size", "16", "--workers", "0", "--out", str(run)]
+    assert command(["train", str(data), *options]) == 0
+    config = json.loads((run / "config.json").read_text())
+    assert config["data"]["classes"] == ["class 0", "class 1", "class 2"]
+    assert config["data"]["encoder"]["shape"] == [3, 16, 16]
+    assert "waiting for data" in capsys.readouterr().out
+    assert command(["predict", str(run), str(data)]) == 0
+    captured = capsys.readouterr()
+    tested = len(list((data / "test").rglob("*.jpg")))
+    assert len(captured.out.splitlines()) == 1 + tested
+    assert "agrees with the labels of the data" in captured.err
+
+
+def test_data_check(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["data", "check", str(tree), "--seconds", "2"]) == 0
+    assert "complete" in capsys.readouterr().out
+    gone = next((tree / "images").rglob("*clean_val*.jpg"))
+    content = gone.read_bytes()
+    gone.unlink()
+    try:
+        assert command(["data", "check", str(tree), "--seconds", "2"]) == 1
+    finally:
+        gone.write_bytes(content)
+    assert "missing" in capsys.readouterr().out
+
+
+class TestWeights:
+    def test_all_but_the_classifier_come_from_a_file(self, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        source, encoder = resnet18(3, 1000), ImageEncoder((3, 32, 32), (0,) * 3, (1,) * 3)
+        torch.save(source.state_dict(), tmp_path / "w.pt")
+        save_file(source.state_dict(), tmp_path / "w.safetensors")
+        torch.save({"state_dict": source.state_dict()}, tmp_path / "nested.pt")
+        for name in ("w.pt", "w.safetensors", "nested.pt"):
+            model = build_model("resnet18", encoder, 5, str(tmp_path / name))
+            assert torch.equal(model.layer4[1].conv2.weight, source.layer4[1].conv2.weight)
+            assert model.fc.weight.shape == (5, 512)
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ({"a": torch.zeros(1)}, "has no weights 'conv1.weight'"),
+            ({"a": 1}, "must hold tensors by name"),
+            (b"no weights at all", "cannot be read as weights"),
+            (None, "no file of weights"),
+        ],
+    )
+    def test_what_does_not_fit_is_said(self, tmp_path: Path, content: Any, message: str) -> None:
+        path = tmp_path / "w.pt"
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        elif content is not None:
+            torch.save(content, path)
+        encoder = ImageEncoder((3, 32, 32), (0,) * 3, (1,) * 3)
+        with pytest.raises(mlnt.InputError, match=message):
+            build_model("resnet18", encoder, 5, str(path))
+
+    def test_other_shapes_are_refused(self) -> None:
+        with pytest.raises(mlnt.InputError, match=r"'conv1.weight' of it has the shape \[64, 1,"):
+            load_weights(resnet18(3, 5), resnet18(1, 5).state_dict(), "it")
+
+    def test_a_pickle_that_would_run_something_is_refused(self, tmp_path: Path) -> None:
+        class Hostile:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return Path.touch, (tmp_path / "executed",)
+
+        torch.save({"a": Hostile()}, tmp_path / "w.pt")
+        encoder = ImageEncoder((3, 32, 32), (0,) * 3, (1,) * 3)
+        with pytest.raises(mlnt.InputError, match="cannot be read as weights"):
+            build_model("resnet18", encoder, 5, str(tmp_path / "w.pt"))
+        assert not (tmp_path / "executed").exists()
+
+    def test_as_many_parameters_as_published(self) -> None:
+        assert sum(p.numel() for p in resnet18(3, 1000).parameters()) == 11_689_512
+        assert sum(p.numel() for p in resnet50(3, 1000).parameters()) == 25_557_032
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_equals_torchvision(name: str) -> None:
+    try:
+        models = __import__("torchvision.models", fromlist=["models"])
+    except Exception as error:
+        pytest.skip(f"torchvision cannot be used here: {str(error).splitlines()[0]}")
+    torch.manual_seed(0)
+    theirs = models.get_model(name, num_classes=7).eval()
+    ours = {"resnet18": resnet18, "resnet50": resnet50}[name](3, 7).eval()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(ours(x), theirs(x))

@@ -1,0 +1,186 @@
+"""An interrupted run goes on where it stopped, and comes to the same end bit for bit."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mlnt
+from mlnt.cli import run as command
+from mlnt.errors import InputError, Stopped
+from mlnt.packing import pack, unpack
+from mlnt.runs import RunFolder
+from mlnt.training import Watcher
+
+EPOCHS, ITERATIONS = 2, 2
+TIMES = ("seconds", "step_ms")
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAfter(Watcher):
+    """As if the process ended: in the middle of an epoch, or between two."""
+
+    def __init__(self, epochs: int, steps: int = 0) -> None:
+        self.epochs, self.steps = epochs, steps
+
+    def step_ends(self) -> None:
+        if self.epochs == 0 and self.steps > 0:
+            self.steps -= 1
+            if self.steps == 0:
+                raise Killed
+
+    def epoch_ends(self, row: dict[str, Any]) -> None:
+        self.epochs -= 1
+        if self.epochs == 0 and self.steps == 0:
+            raise Killed
+
+
+def train(folder: Path, method: str = "mlnt", **options: Any) -> mlnt.Training:
+    return mlnt.train(
+        "digits",
+        out=folder,
+        method=method,
+        noise="symmetric:0.4",
+        epochs=EPOCHS,
+        iterations=ITERATIONS,
+        sets=1,
+        batch_size=256,
+        seed=3,
+        **options,
+    )
+
+
+def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+def assert_same_end(folder: Path, other: Path) -> None:
+    rows, other_rows = (RunFolder.open(path).read_metrics() for path in (folder, other))
+    assert without_times(rows) == without_times(other_rows)
+    for name in sorted(path.name for path in other.glob("*.safetensors")):
+        found, expected = load_file(folder / name), load_file(other / name)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected), name
+    assert (folder / "label_issues.csv").read_bytes() == (other / "label_issues.csv").read_bytes()
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(0, 1), (1, 0), (1, 3), (2, 0), (3, 2), (6, 0)])
+def test_comes_to_the_same_end(tmp_path: Path, whole: Path, epochs: int, steps: int) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        train(folder, watchers=[KillAfter(epochs, steps)])
+    train(folder, resume=True)
+    assert_same_end(folder, whole)
+
+
+METHODS = ("forward", "joint_optimization", "cnn_crf", "mean_teacher", "iterative")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_methods_too(tmp_path: Path, method: str) -> None:
+    train(tmp_path / "whole", method)
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        train(folder, method, watchers=[KillAfter(1, 2)])
+    train(folder, method, resume=True)
+    assert_same_end(folder, tmp_path / "whole")
+
+
+def test_dropout_and_the_order_of_rows_go_on(tmp_path: Path) -> None:
+    """A network that draws numbers in its forward pass, and a run stopped before every epoch."""
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.Dropout(0.5), torch.nn.Linear(32, 10)
+    )
+    train(tmp_path / "whole", model=net)
+    folder, stops = tmp_path / "run", 0
+    while not (folder / "summary.json").exists():
+        try:
+            train(folder, model=net, resume=True, watchers=[KillAfter(1)])
+        except Killed:
+            stops += 1
+    assert stops == EPOCHS * (ITERATIONS + 1)
+    assert_same_end(folder, tmp_path / "whole")
+
+
+def test_stops_in_time_and_says_how_to_go_on(
+    tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(folder, deadline=-math.inf)
+    assert (folder / "metrics.jsonl").read_text() == ""
+    options = "--method mlnt --noise symmetric:0.4 --epochs 2 --iterations 2 --sets 1 --seed 3"
+    assert command(
+        ["train", "digits", *options.split(), "--batch-size", "256", "--minutes", "0",
+         "--out", str(tmp_path / "other")]
+    ) == 0  # fmt: skip
+    assert f"mlnt train --resume {tmp_path / 'other'}" in capsys.readouterr().out
+    for path in (folder, tmp_path / "other"):
+        assert command(["train", "--resume", str(path)]) == 0
+        assert_same_end(path, whole)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": 4}, "was begun with seed=3, now it would be 4"),
+        ({"labels": [i % 10 for i in range(1352)]}, "was begun with other data"),
+    ],
+)
+def test_refuses_another_run(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", deadline=-math.inf)
+    options = {"data": "digits", "out": tmp_path / "run", "noise": "symmetric:0.4", "epochs": 2}
+    options |= {"iterations": 2, "sets": 1, "batch_size": 256, "seed": 3, "resume": True}
+    with pytest.raises(InputError, match=message):
+        mlnt.train(**{**options, **changed})
+
+
+def test_refuses_what_has_ended_or_never_began(
+    tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, message in [
+        (["--resume", str(whole)], "has come to its end"),
+        (["--resume", str(tmp_path)], "is not a run folder"),
+        ([], "give DATA to train on, or --resume RUN"),
+        (["digits", "--resume", str(whole)], "give no others"),
+    ]:
+        assert command(["train", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Killed):
+        train(tmp_path / "run", watchers=[KillAfter(1)])
+    path = tmp_path / "run" / "checkpoints" / "0-cross_entropy.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert command(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert f"{path} cannot be read" in capsys.readouterr().err
+
+
+def test_what_is_packed_comes_back() -> None:
+    value = {"a": [torch.arange(3), {1: None, 2: (True, 0.5)}], "tensor": {"pairs": "x"}}
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps(pack(value, tensors))
+    found = unpack(json.loads(text), tensors)
+    assert torch.equal(found["a"][0], torch.arange(3))
+    assert found["a"][1] == {1: None, 2: [True, 0.5]}
+    assert found["tensor"] == {"pairs": "x"}
+    with pytest.raises(TypeError, match="cannot write down a set"):
+        pack({"a": {1}}, {})
