@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mlnt
 from mlnt.data.array_pickle import load_pickle
 from mlnt.data.label_files import known_truth, read_label_file, read_pt
 from mlnt.errors import InputError
@@ -241,3 +242,13 @@ class TestHostileFiles:
         path.write_bytes(whole[:200])
         with pytest.raises(InputError):
             read_label_file(f"{path}:clean_label")
+
+
+def test_the_truth_beside_the_labels_must_be_that_of_the_data(tmp_path: Path) -> None:
+    truth = mlnt.open_dataset("digits").train.labels.numpy()
+    np.savez(tmp_path / "same.npz", clean_label=truth, noisy=np.roll(truth, 1))
+    np.savez(tmp_path / "other.npz", clean_label=truth[::-1], noisy=truth)
+    data = mlnt.open_dataset("digits", labels=f"{tmp_path}/same.npz:noisy")
+    assert torch.equal(data.train.true_labels, torch.from_numpy(truth))
+    with pytest.raises(mlnt.InputError, match="its order is another"):
+        mlnt.open_dataset("digits", labels=f"{tmp_path}/other.npz:noisy")

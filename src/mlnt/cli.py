@@ -243,6 +243,10 @@ def reproduce_command(
         float | None, typer.Option(min=0, help="stop after so many; 0: only show what is there")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="another value of a setting, for all cells: model=resnet18"),
+    ] = None,
 ) -> None:
     """Run a table or figure of the paper again, over several seeds.
 
@@ -261,6 +265,7 @@ def reproduce_command(
         minutes=minutes,
         show=lambda: TerminalProgress(console),
         tell=lambda line: console.print(line, style="bold", soft_wrap=True),
+        **_changes(change or []),
     )
     console.print(outcome.table.to_rich())
     console.print(f"written: {', '.join(map(str, outcome.files))}", soft_wrap=True)
@@ -272,6 +277,14 @@ def reproduce_command(
             "the same command goes on with the others",
             soft_wrap=True,
         )
+
+
+def _changes(texts: list[str]) -> dict[str, Any]:
+    """{"model": "resnet18"} from ["model=resnet18"]."""
+    for text in texts:
+        if "=" not in text:
+            raise InputError(f"--set takes NAME=VALUE, got {text!r}")
+    return dict(text.split("=", 1) for text in texts)
 
 
 @app.command(name="bench")
