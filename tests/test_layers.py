@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "mlnt"
 LAYERS = (
     {"errors", "packing"},
     {"config", "runs", "device"},
-    {"data", "models", "resnet"},
+    {"data", "defaults", "models", "resnet"},
     {"meta"},
     {"evaluation", "label_issues"},
     {"methods"},

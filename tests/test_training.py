@@ -279,7 +279,8 @@ def test_text_trains_and_predicts() -> None:
 
 def test_fewer_samples_than_a_batch() -> None:
     with pytest.raises(mlnt.InputError, match="18 training samples are fewer than a batch of 128"):
-        mlnt.train(blobs(21), epochs=1)
+        mlnt.train(blobs(21), epochs=1, batch_size=128)
+    assert mlnt.train(blobs(21), epochs=1).settings.batch_size == 2  # chosen by the data
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_facts(tmp_path: Path) -> None:

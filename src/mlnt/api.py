@@ -22,17 +22,20 @@ from mlnt.data.picture_sets import as_read
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
+from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, weight_type
 from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import predict_probabilities
 from mlnt.journal import begin
 from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
 from mlnt.meta.teacher import copy_model
-from mlnt.models import build_model, check_output
+from mlnt.models import build_model, check_output, is_imported
 from mlnt.recipes import Result, run_recipe, summarise
 from mlnt.report import write_report
 from mlnt.runs import CONFIG, FAULTS, LABEL_ISSUES, SUMMARY, RunFolder
 from mlnt.training import Stage, Trainer, Watcher
+
+__all__ = ["Training", "preset_for", "resume_run", "train"]
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 
@@ -105,9 +108,10 @@ def train(
         # A misspelt setting should not cost the reading of the data.
         make_settings(preset or "cifar10", **settings)
         dataset = open_dataset(data, **{**options, "download": download})
-    chosen = make_settings(preset or preset_for(dataset), **settings)
+    device = pick_device(str(settings.get("device", "auto")))
+    by_data = choose_settings(dataset, device, preset, settings)
+    chosen = by_data.settings
     prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
-    device = pick_device(chosen.device)
     run = None if out is None else RunFolder.reserve(out, may_exist=resume)
     own_model = None if model is None or isinstance(model, str) else model
 
@@ -124,7 +128,7 @@ def train(
     trainer = Trainer(train_split, validation, test, chosen, generator, watchers, deadline=deadline)
 
     def new_model() -> nn.Module:
-        network = _new_model(own_model, chosen, prepared)
+        network = _new_model(own_model, chosen, prepared, may_import=isinstance(model, str))
         return network.to(device=device, dtype=dtype)
 
     # Initial weights and dropout use the process-wide generators: seeded in here alone.
@@ -134,10 +138,11 @@ def train(
         if run is not None:
             config = _config(prepared, chosen, noise, own_model)
             config["source"] = _source(data, options)
+            config["reasons"] = dict(by_data.reasons)
             trainer.journal = begin(run, config, resume)
             _report_faults_to(run, train_split)
         for watcher in watchers:
-            watcher.run_begins(prepared, chosen)
+            watcher.run_begins(prepared, chosen, by_data.reasons)
         with computing(chosen, device):
             try:
                 result = run_recipe(trainer, new_model, prepared.classes)
@@ -167,9 +172,15 @@ def train(
 
 
 def resume_run(
-    folder: str | Path, deadline: float = math.inf, watchers: Sequence[Watcher] = ()
+    folder: str | Path,
+    deadline: float = math.inf,
+    watchers: Sequence[Watcher] = (),
+    model: str | None = None,
 ) -> Training:
-    """Go on with an unfinished run whose data was a name or a path."""
+    """Go on with an unfinished run whose data was a name or a path.
+
+    `model` is needed where it is package.module:function: a run folder must not say what to run.
+    """
     run = RunFolder.open(folder)
     with run.expect_intact():
         config = run.read_json(CONFIG)
@@ -180,14 +191,11 @@ def resume_run(
                 "model, out and resume=True"
             )
         settings_from(settings)
+    if is_imported(settings["model"]) and model != settings["model"]:
+        raise InputError(f"{folder} was begun with a network of your own; name it: --model NAME")
     return train(
         **source, out=folder, resume=True, deadline=deadline, watchers=watchers, **settings
     )
-
-
-def preset_for(dataset: Dataset) -> str:
-    known = ("digits", "cifar10", "clothing1m")
-    return dataset.name if dataset.name in known else dataset.kind
 
 
 def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +203,8 @@ def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:
     given = {k: v for k, v in options.items() if v is not None and k != "download"}
     if not all(isinstance(value, str | Path) for value in (data, *given.values())):
         return {"data": None}
-    return {"data": str(data), **{name: str(value) for name, value in given.items()}}
+    names = {"validation": "validation_data", "test": "test_data"}  # in `train`
+    return {"data": str(data), **{names.get(k, k): str(v) for k, v in given.items()}}
 
 
 def _report_faults_to(run: RunFolder, train_split: Split) -> None:
@@ -204,10 +213,15 @@ def _report_faults_to(run: RunFolder, train_split: Split) -> None:
 
 
 def _new_model(
-    own: nn.Module | Callable[[], nn.Module] | None, settings: Settings, dataset: Dataset
+    own: nn.Module | Callable[[], nn.Module] | None,
+    settings: Settings,
+    dataset: Dataset,
+    may_import: bool,
 ) -> nn.Module:
     if own is None:
-        return build_model(settings.model, dataset.encoder, len(dataset.classes), settings.weights)
+        return build_model(
+            settings.model, dataset.encoder, len(dataset.classes), settings.weights, may_import
+        )
     model = copy_model(own) if isinstance(own, nn.Module) else own()
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be an nn.Module, got {type(model).__name__}")

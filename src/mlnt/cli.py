@@ -111,11 +111,11 @@ def train(
     """
     given = {name: value for name, value in settings.items() if value is not None}
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    folder = _folder_of_run(data, out, resume, bool(given))
+    folder = _folder_of_run(data, out, resume, bool(given.keys() - {"model"}))
     try:
         with TerminalProgress(console) as progress:
             if data is None:
-                training = api.resume_run(folder, deadline, [progress])
+                training = api.resume_run(folder, deadline, [progress], given.get("model"))
             else:
                 training = api.train(
                     data,

@@ -127,20 +127,37 @@ _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
 }
 
 
+LIBRARIES = ("torchvision", "timm")
+
+
+def is_imported(name: str) -> bool:
+    """Whether a network is the user's own: package.module:function."""
+    library, _, rest = name.partition(":")
+    return bool(rest) and library not in LIBRARIES
+
+
 def usual_model(kind: str) -> str:
     """The name of the small network for a kind of data."""
     return {"image": "small_conv", "table": "mlp", "text": "gru"}[kind]
 
 
-def build_model(name: str, encoder: Encoder, classes: int, weights: str = "none") -> nn.Module:
+def build_model(
+    name: str, encoder: Encoder, classes: int, weights: str = "none", may_import: bool = False
+) -> nn.Module:
     """A new network for data of this encoding. `auto` picks a small one that fits the data.
 
-    weights  none; imagenet, which the network's library has; or a file of weights. The last layer
-             starts afresh where it has other classes.
+    weights     none; imagenet, which the network's library has; or a file of weights. The last
+                layer starts afresh where it has other classes.
+    may_import  package.module:function may be called, with the number of classes; never where the
+                name comes from a file, which may be a stranger's
     """
     name = usual_model(encoder.kind) if name == "auto" else name
     library, _, of_library = name.partition(":")
-    if of_library:
+    if is_imported(name):
+        if not may_import:
+            raise InputError(f"the network {name!r} is your own: name it again with --model {name}")
+        model = _imported(library, of_library, classes)
+    elif of_library:
         model = _from_library(library, of_library, classes, pretrained=weights == "imagenet")
     else:
         model = _own(name, encoder, classes)
@@ -193,8 +210,6 @@ def _gru(encoder: Encoder, classes: int) -> nn.Module:
 
 
 def _from_library(library: str, name: str, classes: int, pretrained: bool = False) -> nn.Module:
-    if library not in ("torchvision", "timm"):
-        raise InputError(f"models come from torchvision:NAME or timm:NAME, got {library!r}")
     try:
         # A torchvision built for another torch raises RuntimeError, not ImportError.
         module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
@@ -221,6 +236,23 @@ def _from_library(library: str, name: str, classes: int, pretrained: bool = Fals
             f"{library} cannot give {name} ({_first_line(error)}); weights can be read from a "
             "file with --weights FILE"
         ) from None
+
+
+def _imported(module: str, function: str, classes: int) -> nn.Module:
+    """The user's own network: what function(classes) of their module gives."""
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:
+        raise InputError(f"cannot import {function} from {module}: {_first_line(error)}") from None
+    try:
+        model = found(classes)
+    except Exception as error:
+        raise InputError(f"{module}:{function}({classes}) failed: {_first_line(error)}") from None
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"{module}:{function}({classes}) must give an nn.Module, got {type(model).__name__}"
+        )
+    return model
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

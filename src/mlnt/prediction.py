@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mlnt.config import settings_from
 from mlnt.data.encoding import Encoder, encoder_from_json
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.picture_sets import further_pictures, is_picture_folder
+from mlnt.data.picture_sets import further_pictures, has_pictures
 from mlnt.data.sources import Source, check_fits, read
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
@@ -46,9 +46,10 @@ def predict(
         text_column = text_column or trained["text_column"]
     labels: Tensor | None = None
     inputs: Tensor | ImageFiles
-    if isinstance(data, str | Path) and is_picture_folder(data):
-        split = further_pictures(Path(data), encoder, classes)
-        inputs, labels = split.inputs, split.labels
+    if isinstance(data, str | Path) and has_pictures(data, label_column):
+        split = further_pictures(Path(data), encoder, classes, label_column)
+        inputs = split.inputs
+        labels = None if bool((split.labels < 0).any()) else split.labels
     else:
         raw = read(data, label_column, text_column, features=getattr(encoder, "columns", ("",)))
         check_fits(raw, encoder, "this")

@@ -1,15 +1,22 @@
 """What the command line shows: progress while it trains, tables when it is done."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from mlnt.config import Settings
-from mlnt.data.sources import Dataset
+from mlnt.data.dataset import Dataset
+from mlnt.data.image_files import ImageFiles
 from mlnt.models import usual_model
 from mlnt.training import Stage, Watcher, model_name
+
+SHOWN_CLASSES = 20
+FEW_SAMPLES, FEW_IN_ALL = 10, 200
+IMBALANCE = 50
 
 
 class TerminalProgress(Watcher):
@@ -38,18 +45,16 @@ class TerminalProgress(Watcher):
     def __exit__(self, *exception: object) -> None:
         self.progress.stop()
 
-    def run_begins(self, dataset: Dataset, settings: Settings) -> None:
-        things = {"image": "images", "table": "rows", "text": "texts"}[dataset.kind]
-        parts = [f"{len(dataset.train)} {things} in {len(dataset.classes)} classes to train on"]
-        for name, split in (("validation", dataset.validation), ("test", dataset.test)):
-            if split is not None:
-                parts.append(f"{len(split)} for {name}")
+    def run_begins(self, dataset: Dataset, settings: Settings, reasons: Mapping[str, str]) -> None:
+        for line in describe_data(dataset):
+            self._say(line)
         model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
-        self.console.print(
-            f"{dataset.name}: {', '.join(parts)}; {model}, {settings.epochs} epochs a stage, "
-            f"M={settings.sets}",
-            soft_wrap=True,
-        )
+        self._say(f"{model}, {settings.epochs} epochs a stage, M={settings.sets}")
+        for name, reason in reasons.items():
+            self._say(f"  {name} = {getattr(settings, name)}: {reason}", "dim")
+
+    def _say(self, line: str, style: str | None = None) -> None:
+        self.console.print(line, style=style, soft_wrap=True)
 
     def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
         self.steps, self.stage, self.epochs = steps, stage, epochs
@@ -90,6 +95,48 @@ class TerminalProgress(Watcher):
                 style="yellow",
                 soft_wrap=True,
             )
+
+
+def describe_data(dataset: Dataset) -> Iterator[str]:
+    """What the data is, how large its classes are, and what is odd about it."""
+    things = {"image": "images", "table": "rows of numbers", "text": "texts"}[dataset.kind]
+    if isinstance(dataset.train.inputs, ImageFiles):
+        things = "pictures on disk"
+    parts = [f"{len(dataset.train):,} {things} in {len(dataset.classes)} classes to train on"]
+    for name, split in (("validation", dataset.validation), ("test", dataset.test)):
+        if split is not None:
+            held = (
+                ", held out"
+                if name == "validation" and dataset.held_out_indices is not None
+                else ""
+            )
+            parts.append(f"{len(split):,} for {name}{held}")
+    yield f"{dataset.name}: {'; '.join(parts)}"
+    counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
+    sizes = sorted(zip(counts, dataset.classes, strict=True), reverse=True)
+    shown = [f"{name} {count:,}" for count, name in sizes]
+    if len(shown) > SHOWN_CLASSES:
+        half = SHOWN_CLASSES // 2
+        shown = [*shown[:half], "…", *shown[-half:]]
+    yield f"  labels: {', '.join(shown)}"
+    yield from (f"  mind: {note}" for note in problems(dataset, sizes))
+
+
+def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
+    """What may spoil a training, worst first; `sizes` are the classes, largest first."""
+    found = list(dataset.notes)
+    absent = [name for count, name in sizes if count == 0]
+    rare = [f"{name} ({count})" for count, name in sizes if 0 < count < FEW_SAMPLES]
+    if absent:
+        found.append(f"no sample of {', '.join(absent[:5])} to train on")
+    if rare:
+        found.append(f"very few samples of {', '.join(rare[:5])}")
+    smallest = min((count for count, _ in sizes if count), default=1)
+    if sizes[0][0] >= IMBALANCE * smallest:
+        found.append(f"the largest class has {sizes[0][0] // smallest} times the smallest")
+    if len(dataset.train) < FEW_IN_ALL:
+        found.append(f"{len(dataset.train)} samples are few: expect figures that vary by seed")
+    return found
 
 
 def result_table(summary: dict[str, Any]) -> Table:

@@ -8,7 +8,7 @@ goes on where it stopped, and one that was finished is not trained again.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,8 +51,8 @@ def model_name(method: str, model: str, iteration: int) -> str:
 class Watcher:
     """Is told what happens: the run folder writes it down, the terminal shows it."""
 
-    def run_begins(self, dataset: Dataset, settings: Settings) -> None:
-        """The data is ready: validation held out, noise injected."""
+    def run_begins(self, dataset: Dataset, settings: Settings, reasons: Mapping[str, str]) -> None:
+        """The data is ready: validation held out, noise injected; why some settings are so."""
 
     def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
         """A network is about to be trained for so many epochs of so many steps; some are done."""

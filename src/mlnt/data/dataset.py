@@ -63,6 +63,7 @@ class Dataset:
     usual_confusions: Mapping[int, int] | None = None  # for asymmetric noise
     label_column: str | None = None  # of a table, where the user named it
     text_column: str | None = None
+    notes: tuple[str, ...] = ()  # what the user should know of the data
 
     @property
     def kind(self) -> str:

@@ -12,12 +12,9 @@ from pathlib import Path
 
 import torch
 
-from mlnt.data.pictures import Part, Parts, PathTable
+from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable
 from mlnt.errors import InputError
 
-EXTENSIONS = (
-    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".ppm", ".pgm", ".tif", ".tiff",
-)  # fmt: skip
 SPLITS = {
     "train": "train",
     "validation": "validation",

@@ -3,6 +3,7 @@
 import io
 import re
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,11 @@ def _zipped_pickle(stream: io.BytesIO, path: Path) -> bytes:
                 return read_at_most(member, MOST_BYTES, names[0])
     except Exception as error:
         raise InputError(f"{path} was not written by torch.save: {error}") from None
+
+
+def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
+    """Distinct names, in the order of their numbers where all are whole numbers."""
+    distinct = set(names)
+    if all(re.fullmatch(r"-?[0-9]+", name) for name in distinct):
+        return tuple(sorted(distinct, key=int))
+    return tuple(sorted(distinct))

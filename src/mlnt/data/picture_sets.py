@@ -1,5 +1,6 @@
-"""Data sets of pictures that stay on disk: Clothing1M's tree, or a folder for each class."""
+"""Data sets of pictures that stay on disk: Clothing1M's, a folder for each class, or a table."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +12,44 @@ from mlnt.data.encoding import Encoder, ImageEncoder
 from mlnt.data.folders import image_folder_parts
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.known import exists, find_known
-from mlnt.data.pictures import Part, Parts
+from mlnt.data.label_files import sorted_classes
+from mlnt.data.pictures import Part, Parts, PathTable
+from mlnt.data.tables import read_picture_paths
 from mlnt.errors import InputError
 
 
-def is_picture_folder(path: str | Path) -> bool:
-    """Whether the path is a folder, and none of a data set that is known by its layout."""
-    return exists(Path(path)) and Path(path).is_dir() and find_known(path) is None
+def has_pictures(path: str | Path, label_column: str | None = None) -> bool:
+    """A folder that is none of a data set known by its layout, or a table of paths of pictures."""
+    path = Path(path)
+    if not exists(path):
+        return False
+    if path.is_dir():
+        return find_known(path) is None
+    is_table = path.suffix.lower() in (".csv", ".tsv")
+    return is_table and read_picture_paths(path, label_column) is not None
 
 
-def picture_parts(folder: Path) -> Parts:
-    """Of a Clothing1M tree or of an image folder."""
-    return clothing1m_parts(folder) if lists_folder(folder) else image_folder_parts(folder)
+def picture_parts(path: Path, label_column: str | None = None) -> Parts:
+    """Of a Clothing1M tree, an image folder or a table of paths."""
+    if not path.is_dir():
+        return table_parts(path, label_column)
+    return clothing1m_parts(path) if lists_folder(path) else image_folder_parts(path)
+
+
+def table_parts(path: Path, label_column: str | None) -> Parts:
+    """Paths are below the table's folder; where it has no labels they are all -1."""
+    found = read_picture_paths(path, label_column)
+    assert found is not None
+    paths, labels = found
+    for row, name in enumerate(paths, start=1):
+        if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name:
+            raise InputError(f"{path}: row {row} leads out of its folder ({name[:80]!r})")
+    table = PathTable.of(path.resolve().parent, paths)
+    if labels is None:
+        return Parts(path.stem, (), Part(table, torch.full((len(paths),), -1)))
+    classes = sorted_classes(labels)
+    number = {name: index for index, name in enumerate(classes)}
+    return Parts(path.stem, classes, Part(table, torch.tensor([number[name] for name in labels])))
 
 
 def from_pictures(parts: Parts) -> Dataset:
@@ -40,7 +67,13 @@ def from_pictures(parts: Parts) -> Dataset:
     mean, std = (tuple(255 * v for v in values) for values in (IMAGENET_MEAN, IMAGENET_STD))
     encoder = ImageEncoder(tuple(train.inputs.shape[1:]), mean, std)
     return Dataset(
-        parts.name, parts.classes, encoder, train, split(parts.validation), split(parts.test)
+        parts.name,
+        parts.classes,
+        encoder,
+        train,
+        split(parts.validation),
+        split(parts.test),
+        notes=parts.notes,
     )
 
 
@@ -64,10 +97,13 @@ def as_read(dataset: Dataset, image_size: int, workers: int | str = "auto") -> D
     )
 
 
-def further_pictures(folder: Path, encoder: Encoder, classes: tuple[str, ...]) -> Split:
+def further_pictures(
+    folder: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
+) -> Split:
     """Other pictures for a network trained on these classes: the test part if there is one."""
-    assert isinstance(encoder, ImageEncoder)
-    parts = picture_parts(folder)
+    if not isinstance(encoder, ImageEncoder):
+        raise InputError(f"{folder} holds pictures, but the training data is {encoder.kind}")
+    parts = picture_parts(folder, label_column)
     part = parts.test or parts.train
     number = {name: index for index, name in enumerate(classes)}
     unknown = [name for name in parts.classes if name not in number]
@@ -76,7 +112,7 @@ def further_pictures(folder: Path, encoder: Encoder, classes: tuple[str, ...]) -
             f"{folder} holds pictures of {unknown[0]!r}, which is not a class of the training data "
             f"({', '.join(classes)})"
         )
-    to_number = torch.tensor([number[name] for name in parts.classes])
+    to_number = torch.tensor([*(number[name] for name in parts.classes), -1])  # -1: no label
     files = ImageFiles(part.paths, FaultLog.of(len(part.paths)))
     inputs = files.read_as(encoder.shape[1], None)
     return Split(inputs, to_number[part.labels], texts=part.paths)

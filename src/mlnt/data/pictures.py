@@ -14,6 +14,9 @@ from torch import Tensor
 
 # No others: Pillow would hand some of them, such as EPS, to further programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
+EXTENSIONS = (
+    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".ppm", ".pgm", ".tif", ".tiff",
+)  # fmt: skip
 # By the EXIF orientation: what puts the picture upright.
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

@@ -3,7 +3,6 @@
 name or path or (X, y) -> raw samples and labels -> encoder fitted on train -> Dataset
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +22,12 @@ from mlnt.data.label_files import (
     label_names,
     read_label_file,
     read_npz,
+    sorted_classes,
 )
 from mlnt.data.picture_sets import (
     from_pictures,
     further_pictures,
-    is_picture_folder,
+    has_pictures,
     picture_parts,
 )
 from mlnt.data.tables import read_table
@@ -56,8 +56,11 @@ def open_dataset(
     known = find_known(source, download)
     if known is not None:
         dataset = _from_known(known)
-    elif isinstance(source, str | Path) and is_picture_folder(source):
-        dataset = from_pictures(picture_parts(Path(source)))
+    elif isinstance(source, str | Path) and has_pictures(source, label_column):
+        parts = picture_parts(Path(source), label_column)
+        dataset = replace(from_pictures(parts), label_column=label_column)
+        if not parts.classes and labels is None:
+            raise InputError(f"{parts.name} has no labels; training needs a column of them")
     else:
         raw = read(source, label_column, text_column)
         dataset = _from_raw(raw, _name_of(source), need_labels=labels is None)
@@ -181,14 +184,6 @@ def _from_raw(raw: Raw, name: str, need_labels: bool = True) -> Dataset:
     return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts))
 
 
-def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
-    """Distinct names, in the order of their numbers where all are whole numbers."""
-    distinct = set(names)
-    if all(re.fullmatch(r"-?[0-9]+", name) for name in distinct):
-        return tuple(sorted(distinct, key=int))
-    return tuple(sorted(distinct))
-
-
 def _numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:
     number = {name: index for index, name in enumerate(classes)}
     for row, name in enumerate(names):
@@ -240,9 +235,13 @@ def _with_truth_of(labels: str | Path, dataset: Dataset) -> Dataset:
 def _further(source: Source, dataset: Dataset, what: str) -> Split:
     """Validation or test data, in the encoding of the training data."""
     if isinstance(dataset.train.inputs, ImageFiles):
-        if not isinstance(source, str | Path) or not Path(source).is_dir():
-            raise InputError(f"{what} data must be a folder of pictures as the training data is")
-        return further_pictures(Path(source), dataset.encoder, dataset.classes)
+        if not isinstance(source, str | Path) or not has_pictures(source, dataset.label_column):
+            raise InputError(f"{what} data must be pictures on disk as the training data is")
+        column = dataset.label_column
+        split = further_pictures(Path(source), dataset.encoder, dataset.classes, column)
+        if bool((split.labels < 0).any()):
+            raise InputError(f"{what} data has no labels")
+        return split
     raw = read(source, dataset.label_column, dataset.text_column)
     check_fits(raw, dataset.encoder, what)
     if raw.labels is None:

@@ -1,4 +1,4 @@
-"""CSV and TSV files: numeric columns or one text column, and a column of labels."""
+"""CSV and TSV files: numeric columns, one text column or paths of pictures, and labels."""
 
 import csv
 from collections.abc import Sequence
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from mlnt.data.pictures import EXTENSIONS
 from mlnt.errors import InputError, did_you_mean
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
+PATH_NAMES = ("path", "file", "filename", "image", "picture")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,20 @@ def read_labels(path: Path, label_column: str | None) -> list[str]:
     if label is None:
         raise InputError(f"{path} has no column named label (columns: {', '.join(header)})")
     return [row[label].strip() for row in rows]
+
+
+def read_picture_paths(
+    path: Path, label_column: str | None
+) -> tuple[list[str], list[str] | None] | None:
+    """The paths of pictures that a table names, and their labels; None if it names none."""
+    header, rows = _read_rows(path)
+    lowered = [name.lower() for name in header]
+    column = next((lowered.index(name) for name in PATH_NAMES if name in lowered), None)
+    if column is None or not rows[0][column].lower().endswith(EXTENSIONS):
+        return None
+    label = _find_label(header, label_column, (), path)
+    labels = None if label is None else [row[label].strip() for row in rows]
+    return [row[column].strip() for row in rows], labels
 
 
 def read_table(

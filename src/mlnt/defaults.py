@@ -1,0 +1,75 @@
+"""What follows from the data, so that nobody has to tune: each value with its reason.
+
+A preset holds what suits a kind of data; how much of it there is decides the rest. Whatever the
+user says comes first.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mlnt.config import PRESETS, Settings, make_settings
+from mlnt.data.dataset import Dataset
+from mlnt.data.image_files import ImageFiles
+
+PRESETS_BY_NAME = ("digits", "cifar10", "clothing1m")  # data sets with a preset of their own
+FEWEST_STEPS = 8  # of an epoch: with fewer there is little to average
+PRESET_SAMPLES = {"image": 1200, "table": 1200, "text": 2000}  # of the data they were made with
+EPOCHS = (4, 60)  # fewest and most
+
+
+@dataclass(frozen=True)
+class Chosen:
+    settings: Settings
+    reasons: Mapping[str, str]  # by the setting's name
+
+
+def preset_for(dataset: Dataset) -> str:
+    return dataset.name if dataset.name in PRESETS_BY_NAME else dataset.kind
+
+
+def choose_settings(
+    dataset: Dataset, device: torch.device, preset: str | None, given: Mapping[str, Any]
+) -> Chosen:
+    """The settings of a run: the user's, else what the data asks for, else the preset's."""
+    if preset is not None or dataset.name in PRESETS_BY_NAME:
+        return Chosen(make_settings(preset or preset_for(dataset), **given), {})
+    preset = preset_for(dataset)
+    derived = {
+        name: value
+        for name, value in _derived(dataset, device, preset).items()
+        if name not in given
+    }
+    values = {name: value for name, (value, _) in derived.items()}
+    reasons = {name: reason for name, (_, reason) in derived.items()}
+    settings = make_settings(preset, **{**values, **given})
+    if settings.tau == "auto" and settings.method == "mlnt" and settings.iterations > 1:
+        reasons["tau"] = "found after each iteration from the mentor's own probabilities"
+    return Chosen(settings, reasons)
+
+
+def _derived(dataset: Dataset, device: torch.device, preset: str) -> dict[str, tuple[Any, str]]:
+    """{setting: (value, reason)}, where the data asks for another value than the preset's."""
+    usual, found = make_settings(preset), {}
+    samples = len(dataset.train)
+    if dataset.validation is None:
+        samples = math.ceil(samples * (1 - usual.validation_share))
+    largest = max(2, samples // FEWEST_STEPS)
+    if usual.batch_size > largest:
+        size = 2 ** int(math.log2(largest))
+        found["batch_size"] = (size, f"{samples} samples are to make {FEWEST_STEPS} steps at least")
+    few, many = EPOCHS
+    epochs = round(usual.epochs * math.sqrt(PRESET_SAMPLES[preset] / samples))
+    epochs = min(max(epochs, few), many)
+    if epochs != usual.epochs:
+        seen = epochs * samples
+        found["epochs"] = (epochs, f"each of {samples:,} samples is seen so often, {seen:,} in all")
+    side = min(dataset.encoder.shape[-2:]) if dataset.kind == "image" else 0
+    if isinstance(dataset.train.inputs, ImageFiles):
+        side = PRESETS[preset]["image_size"]
+    if device.type == "cuda" and side >= 32:
+        found["model"] = ("preact_resnet32", "a GPU has time for a deeper network than small_conv")
+    return found

@@ -1,0 +1,164 @@
+"""What follows from the data, what is said of it before training, networks of one's own."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import mlnt
+from mlnt.cli import run as command
+from mlnt.defaults import choose_settings
+from mlnt.terminal import describe_data
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def rows(count: int, classes: int = 3) -> mlnt.Dataset:
+    generator = np.random.default_rng(0)
+    return mlnt.open_dataset((generator.normal(size=(count, 2)), np.arange(count) % classes))
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "epochs"),
+    # 90 % of the samples train; 8 steps at least; 40 epochs · √(1200 / samples), within 4 and 60.
+    [(20, 2, 60), (100, 8, 60), (1334, 128, 40), (5000, 128, 21), (500_000, 128, 4)],
+)
+def test_batch_size_and_epochs_follow_from_the_samples(
+    samples: int, batch_size: int, epochs: int
+) -> None:
+    settings = choose_settings(rows(samples), CPU, None, {}).settings
+    assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
+
+
+def test_what_the_user_says_comes_first() -> None:
+    chosen = choose_settings(rows(100), CPU, None, {"epochs": 7})
+    assert chosen.settings.epochs == 7
+    assert chosen.settings.batch_size == 8
+    assert set(chosen.reasons) == {"batch_size", "tau"}
+    preset = choose_settings(rows(100), CPU, "table", {})
+    assert preset.settings.batch_size == 128
+    assert not preset.reasons
+
+
+def test_a_gpu_gets_a_deeper_network_for_images() -> None:
+    pixels = np.zeros((20, 3, 32, 32), np.uint8)
+    data = mlnt.open_dataset((pixels, np.arange(20) % 2))
+    assert choose_settings(data, CPU, None, {}).settings.model == "small_conv"
+    assert choose_settings(data, GPU, None, {}).settings.model == "preact_resnet32"
+
+
+def test_data_is_described_with_what_is_odd_about_it() -> None:
+    labels = np.array([0] * 600 + [1] * 4)
+    data = mlnt.open_dataset((np.random.default_rng(0).normal(size=(604, 2)), labels))
+    lines = list(describe_data(data))
+    assert lines[0] == "arrays: 604 rows of numbers in 2 classes to train on"
+    assert lines[1] == "  labels: 0 600, 1 4"
+    assert lines[2:] == [
+        "  mind: very few samples of 1 (4)",
+        "  mind: the largest class has 150 times the smallest",
+    ]
+
+
+def test_it_is_said_aloud_and_written_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    lines = [
+        f"{a:.3f},{b:.3f},{'yes' if a > 0 else 'no'}" for a, b in generator.normal(size=(80, 2))
+    ]
+    (tmp_path / "data.csv").write_text("a,b,label\n" + "\n".join(lines))
+    run = tmp_path / "run"
+    assert command(["train", str(tmp_path / "data.csv"), "--epochs", "1", "--out", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "data: 72 rows of numbers in 2 classes to train on; 8 for validation, held out" in said
+    assert "batch_size = 8: 72 samples are to make 8 steps at least" in said
+    assert "few: expect figures that vary by seed" in said
+    assert "batch_size" in json.loads((run / "config.json").read_text())["reasons"]
+
+
+class TestTableOfPictures:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        lines = ["path,label"]
+        (tmp_path / "some").mkdir()
+        for number in range(24):
+            colour = (220, 30, number) if number % 2 else (30, 220, number)
+            Image.new("RGB", (20, 20), colour).save(tmp_path / "some" / f"{number}.png")
+            lines.append(f"some/{number}.png,{'red' if number % 2 else 'green'}")
+        (tmp_path / "pictures.csv").write_text("\n".join(lines))
+        return tmp_path / "pictures.csv"
+
+    def test_train_and_predict(
+        self, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = tmp_path / "run"
+        options = ["--image-size", "8", "--workers", "0", "--iterations", "1", "--epochs", "8"]
+        assert command(["train", str(table), "--out", str(run), *options]) == 0
+        assert "pictures: 22 pictures on disk in 2 classes" in capsys.readouterr().out
+        unlabelled = tmp_path / "new.csv"
+        unlabelled.write_text("path\nsome/0.png\nsome/1.png\n")
+        assert command(["predict", str(run), str(unlabelled)]) == 0
+        found = capsys.readouterr()
+        assert [line.split(",")[1] for line in found.out.splitlines()[1:]] == ["green", "red"]
+        assert "agrees" not in found.err
+
+    @pytest.mark.parametrize("path", ["../secret.png", "/etc/some.png", "a/../../b.png"])
+    def test_paths_that_climb_out_are_refused(self, tmp_path: Path, path: str) -> None:
+        (tmp_path / "t.csv").write_text(f"path,label\n{path},a\n{path},b\n")
+        with pytest.raises(mlnt.InputError, match="row 1 leads out of its folder"):
+            mlnt.open_dataset(tmp_path / "t.csv")
+
+    def test_without_labels_it_is_no_training_data(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_text("path\na.png\n")
+        with pytest.raises(mlnt.InputError, match="has no labels"):
+            mlnt.open_dataset(tmp_path / "t.csv")
+
+
+class TestOwnNetwork:
+    @pytest.fixture(autouse=True)
+    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "my_networks.py").write_text(
+            "from torch import nn\n"
+            "def linear(classes):\n    return nn.Linear(2, classes)\n"
+            "def text(classes):\n    return 'no network'\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+
+    def test_by_name(self, tmp_path: Path) -> None:
+        training = mlnt.train(
+            rows(60), model="my_networks:linear", epochs=1, iterations=1, out=tmp_path / "run"
+        )
+        assert isinstance(training.model, nn.Linear)
+        # A run folder may be a stranger's: it must not say what code to run.
+        with pytest.raises(mlnt.InputError, match="is your own"):
+            mlnt.predict(tmp_path / "run", (np.zeros((1, 2)), None))
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("my_networks:nothing", "cannot import nothing from my_networks"),
+            ("nowhere:net", "cannot import net from nowhere"),
+            ("my_networks:text", "must give an nn.Module, got str"),
+        ],
+    )
+    def test_mistakes(self, name: str, message: str) -> None:
+        with pytest.raises(mlnt.InputError, match=message):
+            mlnt.train(rows(60), model=name, epochs=1)
+
+    def test_resuming_asks_for_it_again(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        np.savez(tmp_path / "d.npz", X=np.random.default_rng(0).normal(size=(60, 2)),
+                 y=np.arange(60) % 2)  # fmt: skip
+        options = {"model": "my_networks:linear", "epochs": 1, "iterations": 1}
+        with pytest.raises(mlnt.Stopped):
+            mlnt.train(tmp_path / "d.npz", out=tmp_path / "run", deadline=-math.inf, **options)
+        assert command(["train", "--resume", str(tmp_path / "run")]) == 2
+        assert "was begun with a network of your own" in capsys.readouterr().err
+        again = ["train", "--resume", str(tmp_path / "run"), "--model", "my_networks:linear"]
+        assert command(again) == 0
