@@ -104,7 +104,7 @@ class TestTableOfPictures:
         unlabelled.write_text("path\nsome/0.png\nsome/1.png\n")
         assert command(["predict", str(run), str(unlabelled)]) == 0
         found = capsys.readouterr()
-        assert [line.split(",")[1] for line in found.out.splitlines()[1:]] == ["green", "red"]
+        assert [line.split(",")[2] for line in found.out.splitlines()[1:]] == ["green", "red"]
         assert "agrees" not in found.err
 
     @pytest.mark.parametrize("path", ["../secret.png", "/etc/some.png", "a/../../b.png"])

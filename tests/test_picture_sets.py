@@ -2,11 +2,13 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 import mlnt
@@ -14,7 +16,7 @@ from clothing_tree import make_small_tree
 from mlnt.cli import run as command
 from mlnt.data.encoding import ImageEncoder
 from mlnt.models import build_model, load_weights
-from mlnt.resnet import resnet18, resnet50
+from mlnt.resnet import ResNet, resnet18, resnet50
 
 CLASSES = 3
 
@@ -50,6 +52,8 @@ def test_clothing1m_is_learnt_from_disk(tree: Path, tmp_path: Path) -> None:
     with (tmp_path / "run" / "label_issues.csv").open() as file:
         samples = {row["sample"] for row in csv.DictReader(file)}
     assert any(name.endswith(broken.name) for name in samples)
+    of_broken = training.label_issues.score[-1]
+    assert float(of_broken) == 0.0  # nothing was seen of it, so nothing is said against its label
 
 
 def test_the_recipe_is_the_papers(tree: Path, tmp_path: Path) -> None:
@@ -102,6 +106,39 @@ def test_a_folder_by_class_and_predictions(
     tested = len(list((data / "test").rglob("*.jpg")))
     assert len(captured.out.splitlines()) == 1 + tested
     assert "agrees with the labels of the data" in captured.err
+
+
+def test_pictures_without_labels_are_predicted(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flat folder, a single file; names that are no text; what cannot be read says so."""
+    run, new = tmp_path / "run", tmp_path / "new"
+    train(tree, out=run, epochs=1)
+    new.mkdir()
+    content = next((tree / "images").rglob("*clean_test*.jpg")).read_bytes()
+    (new / os.fsdecode(b"caf\xe9.jpg")).write_bytes(content)
+    (new / "good.jpg").write_bytes(content)
+    (new / "torn.jpg").write_bytes(content[:100])
+    capsys.readouterr()
+    assert command(["predict", str(run), str(new)]) == 0
+    found = capsys.readouterr()
+    rows = list(csv.DictReader(found.out.splitlines()))
+    assert [row["sample"] for row in rows] == [r"caf\xe9.jpg", "good.jpg", "torn.jpg"]
+    assert [bool(row["predicted"]) for row in rows] == [True, True, False]
+    assert "not read:" in found.err
+    assert command(["predict", str(run), str(new / "good.jpg")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_names_that_are_no_text(tree: Path, tmp_path: Path) -> None:
+    for label, colour in (("a", (255, 0, 0)), ("b", (0, 0, 255))):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        for number in range(12):
+            name = os.fsdecode(b"\xff%d.png" % number)
+            Image.new("RGB", (8, 8), colour).save(tmp_path / "data" / label / name)
+    training = train(tmp_path / "data", out=tmp_path / "run", batch_size=4, image_size=8)
+    assert training.folder is not None
+    assert r"a/\xff0.png" in (training.folder / "label_issues.csv").read_text("utf-8")
 
 
 def test_data_check(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +199,11 @@ class TestWeights:
         with pytest.raises(mlnt.InputError, match="cannot be read as weights"):
             build_model("resnet18", encoder, 5, str(tmp_path / "w.pt"))
         assert not (tmp_path / "executed").exists()
+
+    def test_of_a_deeper_network_are_refused(self) -> None:
+        deeper = ResNet((3, 4, 6, 3), 1, 3, 5).state_dict()
+        with pytest.raises(mlnt.InputError, match="which the network has not"):
+            load_weights(resnet18(3, 5), deeper, "it")
 
     def test_as_many_parameters_as_published(self) -> None:
         assert sum(p.numel() for p in resnet18(3, 1000).parameters()) == 11_689_512

@@ -11,9 +11,14 @@ from safetensors.torch import load_file
 
 import mlnt
 from mlnt.cli import run as command
+from mlnt.config import make_settings
+from mlnt.data.dataset import Split
 from mlnt.errors import InputError, Stopped
+from mlnt.methods import CrossEntropy, Rates
+from mlnt.models import SmallConv
 from mlnt.packing import pack, unpack
 from mlnt.runs import RunFolder
+from mlnt.steps import Steps
 from mlnt.training import Watcher
 
 EPOCHS, ITERATIONS = 2, 2
@@ -184,3 +189,60 @@ def test_what_is_packed_comes_back() -> None:
     assert found["tensor"] == {"pairs": "x"}
     with pytest.raises(TypeError, match="cannot write down a set"):
         pack({"a": {1}}, {})
+
+
+def test_data_given_beside_goes_on_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test and validation data by relative paths; gone on with from another folder."""
+    generator = torch.Generator().manual_seed(0)
+    for name, count in (("train", 80), ("validation", 20), ("test", 20)):
+        rows = torch.randn(count, 2, generator=generator)
+        lines = [f"{a:.3f},{b:.3f},{'yes' if a > b else 'no'}" for a, b in rows.tolist()]
+        (tmp_path / f"{name}.csv").write_text("a,b,label\n" + "\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    options = ["--validation-data", "validation.csv", "--test-data", "test.csv", "--epochs", "1"]
+    command(["train", "train.csv", *options, "--minutes", "0", "--out", "run"])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert command(["train", "--resume", "../run", "--labels", "x.csv"]) == 2
+    assert "give no others" in capsys.readouterr().err
+    assert command(["train", "--resume", "../run", "--workers", "0"]) == 0
+    summary = RunFolder.open(tmp_path / "run").read_json("summary.json")
+    assert summary["chosen"]["best"] is not None
+
+
+def test_two_processes_do_not_train_into_one_folder(tmp_path: Path) -> None:
+    refused = pytest.raises(InputError, match="another process is training into")
+    with RunFolder(tmp_path / "run").locked(), refused:
+        train(tmp_path / "run")
+    train(tmp_path / "run", "cross_entropy")  # the lock is gone with its holder
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_killed_before_its_first_file(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.part.json").touch()
+    train(tmp_path / "run", "cross_entropy", resume=True)
+
+
+def test_momentum_keeps_the_layout_of_its_weights(tmp_path: Path) -> None:
+    """Files keep no memory layout; fused SGD on a GPU wants that of the weights."""
+    split = Split(torch.randn(8, 3, 8, 8), torch.arange(8) % 2)
+    settings = make_settings("digits", batch_size=4)
+
+    def steps() -> Steps:
+        model = SmallConv(3, 2).to(memory_format=torch.channels_last)
+        return Steps(split, CrossEntropy(model, settings), settings, torch.Generator())
+
+    first, second = steps(), steps()
+    first.run([Rates(0.1, 0.1, 0.9, 0.0)])
+    RunFolder(tmp_path).save_checkpoint("x", first.state())
+    saved = RunFolder(tmp_path).load_checkpoint("x")
+    assert saved is not None
+    second.load_state(saved)
+    for parameter, state in second.method.optimizer.state.items():
+        assert state["momentum_buffer"].stride() == parameter.stride()
+    saved["device"] = "cuda"
+    with pytest.raises(InputError, match="begun on cuda, not cpu; give --device cuda"):
+        second.load_state(saved)

@@ -3,6 +3,7 @@
 data -> validation held out -> noise (experiments only) -> stages of the method -> run folder
 """
 
+import contextlib
 import hashlib
 import math
 import platform
@@ -18,7 +19,9 @@ from mlnt import __version__
 from mlnt.config import Settings, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.image_files import ImageFiles
+from mlnt.data.known import exists
 from mlnt.data.picture_sets import as_read
+from mlnt.data.pictures import printable
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
@@ -26,13 +29,14 @@ from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, weight_type
 from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import predict_probabilities
+from mlnt.filtered import write_filtered
 from mlnt.journal import begin
 from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
-from mlnt.recipes import Result, run_recipe, summarise
+from mlnt.recipes import Result, check_method, run_recipe, summarise
 from mlnt.report import write_report
-from mlnt.runs import CONFIG, FAULTS, LABEL_ISSUES, SUMMARY, RunFolder
+from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
 from mlnt.training import Stage, Trainer, Watcher
 
 __all__ = ["Training", "preset_for", "resume_run", "train"]
@@ -131,34 +135,36 @@ def train(
         network = _new_model(own_model, chosen, prepared, may_import=isinstance(model, str))
         return network.to(device=device, dtype=dtype)
 
+    check_method(chosen, train_split)
     # Initial weights and dropout use the process-wide generators: seeded in here alone.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with contextlib.ExitStack() as stack:
+        own_devices = [device] if device.type == "cuda" else []
+        stack.enter_context(torch.random.fork_rng(devices=own_devices))
         torch.manual_seed(seeds.weights)
         check_output(new_model(), first_of(train_split.inputs, 2), len(prepared.classes))
         if run is not None:
             config = _config(prepared, chosen, noise, own_model)
             config["source"] = _source(data, options)
             config["reasons"] = dict(by_data.reasons)
+            stack.enter_context(run.locked())
             trainer.journal = begin(run, config, resume)
             _report_faults_to(run, train_split)
         for watcher in watchers:
             watcher.run_begins(prepared, chosen, by_data.reasons)
-        with computing(chosen, device):
-            try:
-                result = run_recipe(trainer, new_model, prepared.classes)
-            except TrainingError as error:
-                raise TrainingError(f"{error}{_last_good(run)}") from None
-            summary = {**summarise(result, trainer), "noise": noise}
-            judged = _judge_all_labels(result, prepared)
-    issues = find_label_issues(judged.labels, judged.probabilities)
-    summary["labels"] = len(issues.score)
-    summary["labels_flagged"] = int(issues.flagged.sum())
-    if isinstance(train_split.inputs, ImageFiles):
-        summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
-        if run is not None and train_split.inputs.faults.found:
-            run.write(FAULTS, train_split.inputs.faults.write)
-    if run is not None:
-        _write_result(run, result, summary, issues, judged, prepared.classes)
+        stack.enter_context(computing(chosen, device))
+        try:
+            result = run_recipe(trainer, new_model, prepared.classes)
+        except TrainingError as error:
+            raise TrainingError(f"{error}{_last_good(run)}") from None
+        summary = {**summarise(result, trainer), "noise": noise}
+        judged = _judge_all_labels(result, prepared)
+        issues = find_label_issues(judged.labels, judged.probabilities)
+        summary["labels"] = len(issues.score)
+        summary["labels_flagged"] = int(issues.flagged.sum())
+        if isinstance(train_split.inputs, ImageFiles):
+            summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
+        if run is not None:
+            _write_result(run, result, summary, issues, judged, prepared)
     return Training(
         model=result.model,
         encoder=prepared.encoder,
@@ -175,11 +181,12 @@ def resume_run(
     folder: str | Path,
     deadline: float = math.inf,
     watchers: Sequence[Watcher] = (),
-    model: str | None = None,
+    **changes: Any,
 ) -> Training:
     """Go on with an unfinished run whose data was a name or a path.
 
-    `model` is needed where it is package.module:function: a run folder must not say what to run.
+    `changes` are settings of the machine, such as workers; and model where that is
+    package.module:function: a run folder must not say what to run.
     """
     run = RunFolder.open(folder)
     with run.expect_intact():
@@ -191,8 +198,9 @@ def resume_run(
                 "model, out and resume=True"
             )
         settings_from(settings)
-    if is_imported(settings["model"]) and model != settings["model"]:
+    if is_imported(settings["model"]) and changes.get("model") != settings["model"]:
         raise InputError(f"{folder} was begun with a network of your own; name it: --model NAME")
+    settings |= changes
     return train(
         **source, out=folder, resume=True, deadline=deadline, watchers=watchers, **settings
     )
@@ -204,7 +212,12 @@ def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(value, str | Path) for value in (data, *given.values())):
         return {"data": None}
     names = {"validation": "validation_data", "test": "test_data"}  # in `train`
-    return {"data": str(data), **{names.get(k, k): str(v) for k, v in given.items()}}
+    return {"data": _lasting(data), **{names.get(k, k): _lasting(v) for k, v in given.items()}}
+
+
+def _lasting(place: Any) -> str:
+    """A path that holds from any folder; what is no path, such as a name or FILE:KEY, as it is."""
+    return str(Path(place).resolve()) if exists(Path(place)) else str(place)
 
 
 def _report_faults_to(run: RunFolder, train_split: Split) -> None:
@@ -290,19 +303,30 @@ def _judge_all_labels(result: Result, dataset: Dataset) -> _Judged:
         for index in result.kept.indices.tolist():
             kept[index] = True
     if dataset.train_indices is None or dataset.held_out_indices is None or held_out is None:
-        texts = None if train.texts is None else list(train.texts)
-        return _Judged(train.labels, result.probabilities.cpu(), kept, texts)
+        texts = None if train.texts is None else [printable(text) for text in train.texts]
+        return _Judged(train.labels, _opinions(result.probabilities, train), kept, texts)
     # Nobody trained on the held-out labels, so the model's opinion of them is worth as much.
     order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
-    parts = (result.probabilities, predict_probabilities(result.model, held_out.inputs))
+    of_held_out = predict_probabilities(result.model, held_out.inputs)
+    parts = (_opinions(result.probabilities, train), _opinions(of_held_out, held_out))
     everything = [*kept, *[None] * len(held_out)]
     all_texts = [*(train.texts or ()), *(held_out.texts or ())]
     return _Judged(
         labels=torch.cat([train.labels, _as_given(held_out)])[order],
-        probabilities=torch.cat(parts).cpu()[order],
+        probabilities=torch.cat(parts)[order],
         kept=[everything[i] for i in order.tolist()],
-        texts=[all_texts[i] for i in order.tolist()] if all_texts else None,
+        texts=[printable(all_texts[i]) for i in order.tolist()] if all_texts else None,
     )
+
+
+def _opinions(probabilities_NC: Tensor, split: Split) -> Tensor:
+    """What the model says; of a picture that cannot be read it says what the label says."""
+    opinions_NC = probabilities_NC.cpu().clone()
+    if isinstance(split.inputs, ImageFiles):
+        for index in split.inputs.unreadable():
+            opinions_NC[index] = 0.0
+            opinions_NC[index, _as_given(split)[index]] = 1.0
+    return opinions_NC
 
 
 def _as_given(split: Split) -> Tensor:
@@ -315,8 +339,9 @@ def _write_result(
     summary: dict[str, Any],
     issues: LabelIssues,
     judged: _Judged,
-    classes: Sequence[str],
+    dataset: Dataset,
 ) -> None:
+    classes = dataset.classes
     run.save_state("best", result.model.state_dict())
     for name, model in result.stages[-1].models.items():
         run.save_state(name, model.state_dict())
@@ -324,6 +349,10 @@ def _write_result(
         LABEL_ISSUES,
         lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts),
     )
+    if isinstance(dataset.train.inputs, ImageFiles) and dataset.train.inputs.faults.found:
+        run.write(FAULTS, dataset.train.inputs.faults.write)
+    if (kept := result.kept) is not None:
+        run.write(FILTERED, lambda path: write_filtered(path, kept, dataset))
     run.write_json(SUMMARY, summary)
     write_report(run)
     run.remove_checkpoints()

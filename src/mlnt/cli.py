@@ -16,6 +16,7 @@ from mlnt import api, bench, prediction, reproduce
 from mlnt.config import PRESETS, fields_by_name, kinds_of
 from mlnt.data.check import check_tree
 from mlnt.errors import InputError, Stopped, TrainingError
+from mlnt.journal import MACHINE
 from mlnt.label_issues import harmless, read_label_issues
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, RunFolder
@@ -109,27 +110,30 @@ def train(
     the best model, figures, suspicious labels and a report. The default of each setting stands in
     \\[brackets]; presets change some of them for small data.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = _set(settings)
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    folder = _folder_of_run(data, out, resume, bool(given.keys() - {"model"}))
+    others: dict[str, Any] = {
+        "labels": labels,
+        "true_labels": true_labels,
+        "validation_data": validation_data,
+        "test_data": test_data,
+        "label_column": label_column,
+        "text_column": text_column,
+        "preset": preset,
+    }
+    folder = _folder_of_run(data, out, resume, {**given, **_set(others)})
     try:
         with TerminalProgress(console) as progress:
             if data is None:
-                training = api.resume_run(folder, deadline, [progress], given.get("model"))
+                training = api.resume_run(folder, deadline, [progress], **given)
             else:
                 training = api.train(
                     data,
                     out=folder,
-                    preset=preset,
-                    labels=labels,
-                    true_labels=true_labels,
-                    validation_data=validation_data,
-                    test_data=test_data,
-                    label_column=label_column,
-                    text_column=text_column,
                     download=download,
                     deadline=deadline,
                     watchers=[progress],
+                    **others,
                     **given,
                 )
     except Stopped:
@@ -151,16 +155,20 @@ def train(
 
 
 def _folder_of_run(
-    data: str | None, out: Path | None, resume: Path | None, has_settings: bool
+    data: str | None, out: Path | None, resume: Path | None, given: dict[str, Any]
 ) -> Path:
     """The folder to train into; a new run needs DATA, one that goes on nothing but its folder."""
     if resume is None and data is None:
         raise InputError("give DATA to train on, or --resume RUN to go on with a run")
     if resume is None:
         return out or RunFolder.next_free(Path("runs"), Path(data or "").stem)
-    if data is not None or out is not None or has_settings:
+    if data is not None or out is not None or given.keys() - {"model", *MACHINE}:
         raise InputError("--resume goes on with the data and settings of its run; give no others")
     return resume
+
+
+def _set(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @app.command()
@@ -178,14 +186,20 @@ def predict(
     )
     target = sys.stdout if out is None else _new_file(out)
     writer = csv.writer(target)
-    writer.writerow(["index", "predicted", *(f"p({name})" for name in result.classes)])
+    samples = result.samples
+    heading = ["index", *(["sample"] if samples else []), "predicted"]
+    writer.writerow([*heading, *(f"p({name})" for name in result.classes)])
     for index, (name, row) in enumerate(
         zip(result.predicted, result.probabilities.tolist(), strict=True)
     ):
-        writer.writerow([index, harmless(name), *(f"{value:.6f}" for value in row)])
+        sample = [harmless(samples[index])] if samples else []
+        values = [f"{value:.6f}" if value == value else "" for value in row]
+        writer.writerow([index, *sample, harmless(name), *values])
     if out is not None:
         target.close()
         console.print(f"{len(result.predicted)} predictions in {out}", soft_wrap=True)
+    for path, reason in result.faults.items():
+        Console(stderr=True, markup=False).print(f"not read: {path} ({reason})", soft_wrap=True)
     if result.accuracy is not None:
         Console(stderr=True).print(
             f"agrees with the labels of the data: {result.accuracy:.2f} %", soft_wrap=True
@@ -267,7 +281,9 @@ def reproduce_command(
         tell=lambda line: console.print(line, style="bold", soft_wrap=True),
         **_changes(change or []),
     )
-    console.print(outcome.table.to_rich())
+    # Into a file or a pipe as wide as it is; a terminal shows what fits.
+    wide = console if console.is_terminal else Console(width=120, markup=False, highlight=False)
+    wide.print(outcome.table.to_rich())
     console.print(f"written: {', '.join(map(str, outcome.files))}", soft_wrap=True)
     for name, reason in outcome.failed.items():
         console.print(f"{name} failed: {reason}", style="yellow", soft_wrap=True)
@@ -277,6 +293,8 @@ def reproduce_command(
             "the same command goes on with the others",
             soft_wrap=True,
         )
+    if outcome.failed:
+        raise typer.Exit(1)
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Kept:
 
     indices: Tensor  # LongTensor, into the training set
     tau: float
+    probabilities: Tensor  # [N, C], what the mentor says of all training samples
     rescued: dict[int, int] = field(
         default_factory=dict
     )  # class: how many of it stay in spite of τ
@@ -73,7 +74,7 @@ def filter_samples(
             top = members[given_N[members].argsort(descending=True)[:wanted]]
             rescued[number] = wanted
             kept_N[top] = True
-    return Kept(kept_N.nonzero().squeeze(1), threshold, rescued)
+    return Kept(kept_N.nonzero().squeeze(1), threshold, probabilities_NC, rescued)
 
 
 MakeMethod = Callable[[nn.Module | None], Method]

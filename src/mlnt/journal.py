@@ -1,8 +1,10 @@
 """A run folder as the journal of a training: what it reached, and how it goes on."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
+from mlnt.config import settings_from
 from mlnt.errors import InputError
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Journal, Stage
@@ -37,20 +39,21 @@ def begin(run: RunFolder, config: dict[str, Any], resume: bool) -> RunJournal:
     """A journal for a new run, or for one that was interrupted and was begun alike."""
     if resume and run.file(CONFIG).exists():
         if run.file(SUMMARY).exists():
+            run.remove_checkpoints()  # if it was killed in its very last moment
             raise InputError(f"{run.path} has come to its end; `mlnt report {run.path}` shows it")
         with run.expect_intact():
             check_same(run.read_json(CONFIG), config, str(run.path))
         run.rewrite_metrics([])
     else:
-        run.create()
-        run.write_json(CONFIG, config)
+        run.create(config)
     return RunJournal(run)
 
 
 def check_same(was: dict[str, Any], now: dict[str, Any], where: str) -> None:
     """Raise InputError if a run was begun with other settings or other data."""
+    before_now = asdict(settings_from(was["settings"]))  # what came later has its default
     for name, value in now["settings"].items():
-        before = was["settings"].get(name)
+        before = before_now[name]
         if name not in MACHINE and before != value:
             raise InputError(
                 f"{where} was begun with {name}={before}, now it would be {value}; give the same, "

@@ -216,7 +216,7 @@ def _from_library(library: str, name: str, classes: int, pretrained: bool = Fals
     except Exception as error:
         raise InputError(
             f"{library} cannot be used here ({_first_line(error)}); install mlnt[vision] with "
-            "matching torch"
+            "matching torch, or give --weights FILE or none where it was for weights"
         ) from None
     known = module.list_models()
     if name not in known:
@@ -276,6 +276,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Load all but the last layer where that has other classes; any other mismatch is an error."""
     own = model.state_dict()
+    state = {name.removeprefix("module."): value for name, value in state.items()}
     last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1:]
     of_last = {f"{name}.{part}" for name in last for part in ("weight", "bias")}
     fitting = {name: value for name, value in state.items() if name in own}
@@ -290,6 +291,11 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str) -> 
                 f"{name!r} of {source} has the shape {list(found.shape)}, the network's has "
                 f"{list(value.shape)}"
             )
+    unknown = sorted(set(state) - set(own) - of_last)
+    if unknown:
+        raise InputError(
+            f"{source} has weights {unknown[0]!r}, which the network has not; are they of another?"
+        )
     model.load_state_dict(fitting, strict=False)
 
 

@@ -1,6 +1,8 @@
 """`mlnt.predict`: what the model of a run says of other data."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -9,7 +11,8 @@ from torch import Tensor, nn
 from mlnt.config import settings_from
 from mlnt.data.encoding import Encoder, encoder_from_json
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.picture_sets import further_pictures, has_pictures
+from mlnt.data.picture_sets import has_pictures, pictures_to_predict
+from mlnt.data.pictures import printable
 from mlnt.data.sources import Source, check_fits, read
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
@@ -24,6 +27,8 @@ class Prediction:
     predicted: list[str]
     probabilities: Tensor  # [N, C]
     accuracy: float | None  # percent, where the data has labels
+    samples: list[str] | None = None  # of pictures: their paths
+    faults: Mapping[str, str] = field(default_factory=dict)  # pictures not read: path and reason
 
 
 def predict(
@@ -45,10 +50,12 @@ def predict(
         label_column = label_column or trained["label_column"]
         text_column = text_column or trained["text_column"]
     labels: Tensor | None = None
+    samples: list[str] | None = None
     inputs: Tensor | ImageFiles
     if isinstance(data, str | Path) and has_pictures(data, label_column):
-        split = further_pictures(Path(data), encoder, classes, label_column)
+        split = pictures_to_predict(Path(data), encoder, classes, label_column)
         inputs = split.inputs
+        samples = [printable(text) for text in split.texts or ()]
         labels = None if bool((split.labels < 0).any()) else split.labels
     else:
         raw = read(data, label_column, text_column, features=getattr(encoder, "columns", ("",)))
@@ -59,7 +66,12 @@ def predict(
     probabilities_NC = predict_probabilities(model.to(pick_device(device)), inputs).cpu()
     correct = None if labels is None else float(accuracy(probabilities_NC, labels))
     predicted = [classes[i] for i in probabilities_NC.argmax(dim=1).tolist()]
-    return Prediction(classes, predicted, probabilities_NC, correct)
+    faults = {}
+    if isinstance(inputs, ImageFiles):
+        faults = dict(inputs.faults.found)
+        for index in inputs.unreadable():  # an empty picture was judged in their place
+            predicted[index], probabilities_NC[index] = "", math.nan
+    return Prediction(classes, predicted, probabilities_NC, correct, samples, faults)
 
 
 def load_model(run: RunFolder, name: str = "best") -> tuple[Encoder, tuple[str, ...], nn.Module]:

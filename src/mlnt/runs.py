@@ -6,6 +6,7 @@ summary.json          final figures of every model and iteration
 best.safetensors      the chosen model; student and teacher: after the last epoch
 checkpoints/          of each stage all it takes to go on after its last good epoch; until the end
 label_issues.csv      every training label, most suspicious first
+filtered.csv          what the last mentor left out, and what it took it for
 faults.csv            pictures that could not be read, if any
 curves.png, report.html  to look at
 """
@@ -18,6 +19,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # not on this system: there nobody is kept out
+    fcntl = None  # type: ignore[assignment]
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -32,6 +38,7 @@ SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
 LABEL_ISSUES = "label_issues.csv"
 FAULTS = "faults.csv"
+FILTERED = "filtered.csv"
 REPORT = "report.html"
 CURVES = "curves.png"
 
@@ -51,7 +58,7 @@ class RunFolder:
                 return run
             if run.file(CONFIG).exists():
                 raise InputError(f"{path} already holds a run; choose another folder with --out")
-            if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            if run.path.exists() and (not run.path.is_dir() or _holds_anything(run.path)):
                 raise InputError(f"{path} is not an empty folder; choose another with --out")
         except (OSError, ValueError) as error:
             if isinstance(error, InputError):
@@ -59,13 +66,29 @@ class RunFolder:
             raise InputError(f"cannot write to {path}: {error}") from None
         return run
 
-    def create(self) -> None:
+    def create(self, config: dict[str, Any]) -> None:
         """Make the folder; one that cannot be written to is found out before any training."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self.write_json(CONFIG, config)  # first: a folder without it is no run
             self.write_text(METRICS, "")
         except (OSError, ValueError) as error:
             raise InputError(f"cannot write to {self.path}: {error}") from None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains into this folder. The lock of a process that died is none."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.file(".lock").open("w") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    raise InputError(f"another process is training into {self.path}") from None
+            try:
+                yield
+            finally:
+                self.file(".lock").unlink(missing_ok=True)
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
@@ -189,6 +212,11 @@ class RunFolder:
             first = str(error).splitlines()[-1].strip()
             raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
         return model.eval()
+
+
+def _holds_anything(folder: Path) -> bool:
+    """Besides what a run leaves that was killed before it had written its first file."""
+    return any(not entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Split
 from mlnt.data.streaming import Feeder
 from mlnt.device import computing, record
+from mlnt.errors import InputError
 from mlnt.methods.base import Method, Rates
 
 EAGER_STEPS = 3
@@ -103,6 +104,7 @@ class Steps:
         """All that decides the steps to come: a new `Steps` that loads it goes on alike."""
         return copy.deepcopy(
             {
+                "device": self.device.type,
                 "models": {name: m.state_dict() for name, m in self.method.models.items()},
                 "optimizer": self.method.optimizer.state_dict(),
                 "tensors": self.method.tensors(),
@@ -114,9 +116,18 @@ class Steps:
         )
 
     def load_state(self, state: dict[str, Any]) -> None:
+        if state["device"] != self.device.type:
+            # Its random numbers cannot be drawn on.
+            was, now = state["device"], self.device.type
+            raise InputError(f"this run was begun on {was}, not {now}; give --device {was}")
         for name, model in self.method.models.items():
             model.load_state_dict(state["models"][name])
         self.method.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        for parameter, kept in self.method.optimizer.state.items():
+            for name, value in kept.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    # In the parameter's memory layout, which files do not keep and fused SGD wants.
+                    kept[name] = torch.empty_like(parameter).copy_(value)
         for name, tensor in self.method.tensors().items():
             tensor.detach().copy_(state["tensors"][name])
         for stream, of_stream in zip(self._streams(), state["streams"], strict=True):

@@ -144,6 +144,7 @@ class Trainer:
     watchers: Sequence[Watcher] = ()
     journal: Journal = field(default_factory=Journal)
     deadline: float = math.inf  # by time.monotonic; no epoch begins that would not end before
+    epoch_seconds: float = 0.0  # what the last epoch took, of whichever stage
 
     def __post_init__(self) -> None:
         if len(self.train) < self.settings.batch_size:
@@ -158,8 +159,15 @@ class Trainer:
 
     def run(self, stage: Stage, method: Method, kept: Tensor | None = None) -> StageResult:
         """Train for all epochs. `kept` are the samples the class loss may draw from, if not all."""
-        settings, steps = self.settings, self.steps_per_epoch
+        settings = self.settings
         runner = Steps(self.train, method, settings, self.generator, kept)
+        try:
+            return self._run(stage, method, runner)
+        finally:
+            runner.close()
+
+    def _run(self, stage: Stage, method: Method, runner: Steps) -> StageResult:
+        settings, steps = self.settings, self.steps_per_epoch
         results = {name: ModelResult() for name in method.models}
         history: list[dict[str, Any]] = []
         before = self._go_on(stage, runner, results, history)
@@ -167,7 +175,7 @@ class Trainer:
         for watcher in self.watchers:
             watcher.stage_begins(stage, settings.epochs, steps, len(history))
         for epoch in range(len(history) + 1, settings.epochs + 1):
-            self._check_time(history)
+            self._check_time()
             epoch_began = time.perf_counter()
             rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
             losses = runner.run(rates, self._step_ends)
@@ -193,7 +201,7 @@ class Trainer:
             self.journal.save(stage, lambda: _content(runner, results, history))
             for watcher in self.watchers:
                 watcher.epoch_ends(row)
-        runner.close()
+            self.epoch_seconds = time.perf_counter() - epoch_began
         return StageResult(stage, dict(method.models), results, history, _seconds(history))
 
     def _go_on(
@@ -211,11 +219,11 @@ class Trainer:
         for name, fields in found["results"].items():
             results[name] = ModelResult(**fields)
         history += found["history"]
+        self.epoch_seconds = _seconds(history) / max(1, len(history))
         return _seconds(history)
 
-    def _check_time(self, history: list[dict[str, Any]]) -> None:
-        expected = _seconds(history) - _seconds(history[:-1])  # what the epoch before took
-        if time.monotonic() + expected > self.deadline:
+    def _check_time(self) -> None:
+        if time.monotonic() + self.epoch_seconds > self.deadline:
             raise Stopped
 
     def _rates(self, step: int, stage: Stage) -> Rates:

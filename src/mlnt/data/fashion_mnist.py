@@ -70,6 +70,7 @@ def read_idx_folder(folder: Path, is_fashion: bool | None = None) -> Known:
         raw(train_images, train_labels),
         raw(test_images, test_labels),
         CONFUSIONS if is_fashion else {},
+        labels_are_true=bool(is_fashion),
     )
 
 

@@ -158,6 +158,12 @@ class ImageFiles:
         """The same files; normalised batches go to this device in this type."""
         return replace(self, device=torch.device(device), dtype=dtype or self.dtype)
 
+    def unreadable(self) -> list[int]:
+        """Places of the pictures that could not be read, as far as was found out."""
+        if not self.faults.found:
+            return []
+        return [i for i in range(len(self)) if self.paths.full(i) in self.faults.found]
+
     def read_as(self, crop: int, workers: int | None) -> "ImageFiles":
         """The same files, read in another size, by other workers; the margin stays as it is."""
         return replace(self, size=round(crop * SIZE / CROP), crop=crop, workers=workers)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import torch
 
+from mlnt.data.cifar10 import find_cifar10
 from mlnt.data.clothing1m import clothing1m_parts, lists_folder
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder
-from mlnt.data.folders import image_folder_parts
+from mlnt.data.fashion_mnist import has_idx_files
+from mlnt.data.folders import SPLITS, image_folder_parts
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
-from mlnt.data.known import exists, find_known
+from mlnt.data.known import exists
 from mlnt.data.label_files import sorted_classes
-from mlnt.data.pictures import Part, Parts, PathTable
+from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable
 from mlnt.data.tables import read_picture_paths
 from mlnt.errors import InputError
 
@@ -24,13 +26,17 @@ def has_pictures(path: str | Path, label_column: str | None = None) -> bool:
     if not exists(path):
         return False
     if path.is_dir():
-        return find_known(path) is None
+        return find_cifar10(path) is None and not has_idx_files(path)
+    if path.suffix.lower() in EXTENSIONS:
+        return True
     is_table = path.suffix.lower() in (".csv", ".tsv")
     return is_table and read_picture_paths(path, label_column) is not None
 
 
 def picture_parts(path: Path, label_column: str | None = None) -> Parts:
     """Of a Clothing1M tree, an image folder or a table of paths."""
+    if path.suffix.lower() in EXTENSIONS:
+        raise InputError(f"{path} is a single picture; give a folder with one folder per class")
     if not path.is_dir():
         return table_parts(path, label_column)
     return clothing1m_parts(path) if lists_folder(path) else image_folder_parts(path)
@@ -98,21 +104,48 @@ def as_read(dataset: Dataset, image_size: int, workers: int | str = "auto") -> D
 
 
 def further_pictures(
-    folder: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
+    path: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
 ) -> Split:
-    """Other pictures for a network trained on these classes: the test part if there is one."""
-    if not isinstance(encoder, ImageEncoder):
-        raise InputError(f"{folder} holds pictures, but the training data is {encoder.kind}")
-    parts = picture_parts(folder, label_column)
+    """Other labelled pictures for a network of these classes: the test part if there is one."""
+    parts = picture_parts(path, label_column)
     part = parts.test or parts.train
-    number = {name: index for index, name in enumerate(classes)}
-    unknown = [name for name in parts.classes if name not in number]
+    unknown = [name for name in parts.classes if name not in classes]
     if unknown:
         raise InputError(
-            f"{folder} holds pictures of {unknown[0]!r}, which is not a class of the training data "
+            f"{path} holds pictures of {unknown[0]!r}, which is not a class of the training data "
             f"({', '.join(classes)})"
         )
-    to_number = torch.tensor([*(number[name] for name in parts.classes), -1])  # -1: no label
+    to_number = torch.tensor([*(classes.index(name) for name in parts.classes), -1])  # -1: none
+    return _as_trained(Part(part.paths, to_number[part.labels]), encoder, path)
+
+
+def pictures_to_predict(
+    path: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
+) -> Split:
+    """A picture, a table of them, or all in a folder; labels are -1 where they are not known."""
+    if path.is_dir():
+        folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
+        is_labelled = bool(folders) and folders <= {*classes, *SPLITS}
+        if not is_labelled and lists_folder(path) is None:
+            found = sorted(
+                str(file.relative_to(path))
+                for file in path.rglob("*")
+                if file.suffix.lower() in EXTENSIONS and not file.name.startswith(".")
+            )
+            if not found:
+                raise InputError(f"{path} holds no pictures ({', '.join(EXTENSIONS)})")
+            return _as_trained(_unlabelled(path, found), encoder, path)
+    elif path.suffix.lower() in EXTENSIONS:
+        return _as_trained(_unlabelled(path.parent, [path.name]), encoder, path)
+    return further_pictures(path, encoder, classes, label_column)
+
+
+def _unlabelled(root: Path, paths: list[str]) -> Part:
+    return Part(PathTable.of(root, paths), torch.full((len(paths),), -1))
+
+
+def _as_trained(part: Part, encoder: Encoder, path: Path) -> Split:
+    if not isinstance(encoder, ImageEncoder):
+        raise InputError(f"{path} holds pictures, but the training data is {encoder.kind}")
     files = ImageFiles(part.paths, FaultLog.of(len(part.paths)))
-    inputs = files.read_as(encoder.shape[1], None)
-    return Split(inputs, to_number[part.labels], texts=part.paths)
+    return Split(files.read_as(encoder.shape[1], None), part.labels, texts=part.paths)

@@ -77,6 +77,11 @@ class PathTable(Sequence[str]):
         return PathTable(self.root, self.names, self.ends, self.rows[indices])
 
 
+def printable(text: str) -> str:
+    """A file name may hold bytes that are no text; a file of text cannot."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 @dataclass(frozen=True)
 class Part:
     """The pictures of train, validation or test."""

@@ -33,6 +33,7 @@ class Known:
     train: Raw
     test: Raw
     usual_confusions: Mapping[int, int]
+    labels_are_true: bool = True  # as published; of a stranger's files nobody knows
 
 
 class Readable(Protocol):

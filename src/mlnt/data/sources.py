@@ -47,9 +47,10 @@ def open_dataset(
 ) -> Dataset:
     """Open a data set by name, path or as arrays.
 
-    source        `digits`; a CSV or TSV with a label column beside numeric columns or one text
-                  column; an .npz with X and y; a folder cifar-10-batches-bin; a pair (X, y)
-    labels        other labels for the training data: FILE, FILE.npz:KEY, or a sequence
+    source        `digits`, `cifar10`, `fashion-mnist`; a CSV or TSV with a label column beside
+                  numeric columns, one text column or paths of pictures; an .npz with X and y; a
+                  folder of pictures by class, or of CIFAR-10, Fashion-MNIST or Clothing1M; (X, y)
+    labels        other labels for the training data: FILE, FILE.npz:KEY, FILE.pt:KEY, a sequence
     true_labels   the correct labels, where an experiment knows them; used for reporting alone
     validation, test  further data in any of these forms
     """
@@ -110,7 +111,7 @@ def read(
         )
     if path.is_dir() or path.suffix.lower() not in (".csv", ".tsv", ".npz"):
         raise InputError(
-            f"cannot read {path}: expected a CSV, a TSV, an .npz or a folder cifar-10-batches-bin"
+            f"cannot read {path}: expected a CSV, a TSV, an .npz, or a folder of a known data set"
         )
     if path.suffix.lower() == ".npz":
         arrays = read_npz(path)
@@ -151,7 +152,8 @@ def _from_known(known: Known) -> Dataset:
 
     def split(raw: Raw) -> Split:
         labels = _numbers(raw.labels or (), known.classes, known.name)
-        return Split(encoder.encode(raw.samples), labels, labels)
+        truth = labels if known.labels_are_true else None
+        return Split(encoder.encode(raw.samples), labels, truth)
 
     return Dataset(
         known.name,

@@ -1,8 +1,4 @@
-"""A sheet of images that the mentor filtered out, with the given label and the model's own.
-
-The probabilities are those of label_issues.csv: of the run's best model, which the mentor led and
-which would be the next mentor. Now and then it thinks better of a label than the mentor did.
-"""
+"""A sheet of images that the mentor filtered out, with the given label and the mentor's own."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,19 +12,18 @@ from mlnt.data.encoding import ImageEncoder
 from mlnt.data.sources import Dataset, open_dataset
 from mlnt.data.streaming import batches
 from mlnt.errors import InputError
-from mlnt.label_issues import read_label_issues
+from mlnt.filtered import read_filtered
 from mlnt.reproduce.cells import Cell
-from mlnt.runs import LABEL_ISSUES
+from mlnt.runs import FILTERED
 
 COLUMNS, ROWS = 6, 4
 # Colour-blind safe (Okabe and Ito), and the words say which is which.
-GIVEN, MODEL, TRUTH = "#D55E00", "#0072B2", "#555555"
+GIVEN, MENTOR, TRUTH = "#D55E00", "#0072B2", "#555555"
 
 
 def draw_filtered(cell: Cell, title: str) -> Figure:
-    """From the run folder's label_issues.csv and the data, spread evenly by suspicion."""
-    issues = read_label_issues(cell.folder / LABEL_ISSUES)
-    filtered = [issue for issue in issues if issue["kept"] == "no"]
+    """From the run folder's filtered.csv and the data, spread evenly by the label's probability."""
+    filtered = read_filtered(cell.folder / FILTERED)
     chosen = spread_evenly(filtered, COLUMNS * ROWS)
     dataset = open_dataset(**_for_opening(cell.data))
     rows = max(1, math.ceil(len(chosen) / COLUMNS))
@@ -41,8 +36,7 @@ def draw_filtered(cell: Cell, title: str) -> Figure:
     pictures = to_pictures(dataset, [int(issue["index"]) for issue in chosen])
     for axis, issue, picture in zip(axes, chosen, pictures, strict=False):
         _draw_issue(axis, issue, picture, dataset)
-    counted = f"{len(filtered)} of {sum(issue['kept'] != '' for issue in issues)} filtered out"
-    heading = f"{title}: {counted}, from most to least suspicious"
+    heading = f"{title}: {len(filtered)} filtered out, the least probable labels first"
     figure.suptitle(heading, fontsize=10, y=1 - 0.1 / height)
     return figure
 
@@ -62,11 +56,10 @@ def _for_opening(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _draw_issue(axis: Any, issue: Mapping[str, str], picture: np.ndarray, dataset: Dataset) -> None:
     axis.imshow(picture, cmap="gray_r" if picture.ndim == 2 else None, interpolation="nearest")
-    given, suggested = (
-        f"{issue[name]} ({float(issue[f'{name}_probability']):.2f})"
-        for name in ("given", "suggested")
+    given, mentor = (
+        f"{issue[name]} ({float(issue[f'{name}_probability']):.2f})" for name in ("given", "mentor")
     )
-    lines = [(f"given: {given}", GIVEN), (f"model: {suggested}", MODEL)]
+    lines = [(f"given: {given}", GIVEN), (f"mentor: {mentor}", MENTOR)]
     if dataset.train.true_labels is not None:
         true = int(dataset.train.true_labels[int(issue["index"])])
         lines.append((f"true: {dataset.classes[true]}", TRUTH))

@@ -1,0 +1,53 @@
+"""filtered.csv: the samples that the last mentor left out of the class loss, and why."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mlnt.data.dataset import Dataset
+from mlnt.errors import InputError
+from mlnt.iterations import Kept
+from mlnt.label_issues import harmless
+
+COLUMNS = ("index", "given", "mentor", "given_probability", "mentor_probability")
+
+
+def write_filtered(path: Path, kept: Kept, dataset: Dataset) -> None:
+    """One row for each sample left out, the least probable label first."""
+    labels_N = dataset.train.labels
+    probabilities_NC = kept.probabilities.cpu()
+    left_out_N = torch.ones(len(labels_N), dtype=torch.bool)
+    left_out_N[kept.indices.cpu()] = False
+    given_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
+    highest_N, mentor_N = probabilities_NC.max(dim=1)
+    places = left_out_N.nonzero().squeeze(1)
+    places = places[given_N[places].argsort(stable=True)]
+    came_N = torch.arange(len(labels_N)) if dataset.train_indices is None else dataset.train_indices
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for place in places.tolist():
+            writer.writerow(
+                [
+                    int(came_N[place]),
+                    harmless(dataset.classes[int(labels_N[place])]),
+                    harmless(dataset.classes[int(mentor_N[place])]),
+                    f"{float(given_N[place]):.6f}",
+                    f"{float(highest_N[place]):.6f}",
+                ]
+            )
+
+
+def read_filtered(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise InputError(f"no {path}; the run had no mentor, or has not finished") from None
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    if any(tuple(row) != COLUMNS or None in row.values() for row in rows):
+        raise InputError(f"{path} is damaged: it must hold the columns {', '.join(COLUMNS)}")
+    return rows
