@@ -16,6 +16,7 @@ from mlnt import api, bench, prediction, reproduce
 from mlnt.config import PRESETS, fields_by_name, kinds_of
 from mlnt.data.check import check_tree
 from mlnt.errors import InputError, Stopped, TrainingError
+from mlnt.export import FORMATS, export_model
 from mlnt.journal import MACHINE
 from mlnt.label_issues import harmless, read_label_issues
 from mlnt.report import write_report
@@ -204,6 +205,21 @@ def predict(
         Console(stderr=True).print(
             f"agrees with the labels of the data: {result.accuracy:.2f} %", soft_wrap=True
         )
+
+
+@app.command()
+def export(
+    run: RunPath,
+    to: Annotated[str, typer.Option(help=" | ".join(FORMATS))],
+    out: Annotated[Path | None, typer.Option(help="file to write [in RUN]")] = None,
+) -> None:
+    """Write the best model of RUN as one file that runs without mlnt.
+
+    It takes raw inputs and gives class probabilities; class names and what else it takes to use it
+    are inside. Before it appears it is read back and compared with the model of RUN.
+    """
+    path = export_model(run, to, out)
+    console.print(f"{path}  ({path.stat().st_size / 1000:,.0f} kB)", soft_wrap=True)
 
 
 @app.command()

@@ -1,9 +1,11 @@
 """Data sets of pictures that stay on disk: Clothing1M's, a folder for each class, or a table."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from mlnt.data.cifar10 import find_cifar10
@@ -12,10 +14,11 @@ from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder
 from mlnt.data.fashion_mnist import has_idx_files
 from mlnt.data.folders import SPLITS, image_folder_parts
+from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_pictures
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.label_files import sorted_classes
-from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable
+from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable, read_picture
 from mlnt.data.tables import read_picture_paths
 from mlnt.errors import InputError
 
@@ -25,6 +28,8 @@ def has_pictures(path: str | Path, label_column: str | None = None) -> bool:
     path = Path(path)
     if not exists(path):
         return False
+    if is_saved_dataset(path):
+        return holds_pictures(path)
     if path.is_dir():
         return find_cifar10(path) is None and not has_idx_files(path)
     if path.suffix.lower() in EXTENSIONS:
@@ -34,7 +39,9 @@ def has_pictures(path: str | Path, label_column: str | None = None) -> bool:
 
 
 def picture_parts(path: Path, label_column: str | None = None) -> Parts:
-    """Of a Clothing1M tree, an image folder or a table of paths."""
+    """Of a Clothing1M tree, an image folder, a table of paths or a saved data set."""
+    if is_saved_dataset(path):
+        return read_saved_pictures(path, label_column)
     if path.suffix.lower() in EXTENSIONS:
         raise InputError(f"{path} is a single picture; give a folder with one folder per class")
     if not path.is_dir():
@@ -66,7 +73,8 @@ def from_pictures(parts: Parts) -> Dataset:
     def split(part: Part | None) -> Split | None:
         if part is None:
             return None
-        return Split(ImageFiles(part.paths, faults), part.labels, texts=part.paths)
+        files = ImageFiles(part.paths, faults, read=parts.read or read_picture)
+        return Split(files, part.labels, texts=part.paths)
 
     train = split(parts.train)
     assert train is not None
@@ -116,14 +124,15 @@ def further_pictures(
             f"({', '.join(classes)})"
         )
     to_number = torch.tensor([*(classes.index(name) for name in parts.classes), -1])  # -1: none
-    return _as_trained(Part(part.paths, to_number[part.labels]), encoder, path)
+    labelled = Part(part.paths, to_number[part.labels])
+    return _as_trained(labelled, encoder, path, parts.read or read_picture)
 
 
 def pictures_to_predict(
     path: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
 ) -> Split:
     """A picture, a table of them, or all in a folder; labels are -1 where they are not known."""
-    if path.is_dir():
+    if path.is_dir() and not is_saved_dataset(path):
         folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
         is_labelled = bool(folders) and folders <= {*classes, *SPLITS}
         if not is_labelled and lists_folder(path) is None:
@@ -144,8 +153,13 @@ def _unlabelled(root: Path, paths: list[str]) -> Part:
     return Part(PathTable.of(root, paths), torch.full((len(paths),), -1))
 
 
-def _as_trained(part: Part, encoder: Encoder, path: Path) -> Split:
+def _as_trained(
+    part: Part,
+    encoder: Encoder,
+    path: Path,
+    read: Callable[[str, int, int], np.ndarray] = read_picture,
+) -> Split:
     if not isinstance(encoder, ImageEncoder):
         raise InputError(f"{path} holds pictures, but the training data is {encoder.kind}")
-    files = ImageFiles(part.paths, FaultLog.of(len(part.paths)))
+    files = ImageFiles(part.paths, FaultLog.of(len(part.paths)), read=read)
     return Split(files.read_as(encoder.shape[1], None), part.labels, texts=part.paths)

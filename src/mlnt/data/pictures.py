@@ -4,9 +4,9 @@ import contextlib
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import BinaryIO, overload
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -100,9 +100,13 @@ class Parts:
     validation: Part | None = None
     test: Part | None = None
     notes: tuple[str, ...] = ()
+    # Of a path, size and crop makes the pixels; None: the paths are those of files.
+    read: Callable[[str, int, int], np.ndarray] | None = None
 
 
-def read_picture(path: str | os.PathLike[str], size: int = 256, crop: int = 224) -> np.ndarray:
+def read_picture(
+    path: str | os.PathLike[str] | BinaryIO, size: int = 256, crop: int = 224
+) -> np.ndarray:
     """The middle crop × crop pixels, uint8 [3, crop, crop], once the shorter side is `size` long.
 
     Upright by its EXIF orientation; what is transparent lies on white. The paper says that it
@@ -155,13 +159,13 @@ def to_rgb(picture: Image.Image) -> Image.Image:
     return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
-def _reason(path: str | os.PathLike[str], error: Exception) -> str:
+def _reason(path: str | os.PathLike[str] | BinaryIO, error: Exception) -> str:
     message = str(error).split("\n", 1)[0]
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return "missing"
     if isinstance(error, UnidentifiedImageError):
         with contextlib.suppress(OSError):
-            if os.path.getsize(path) == 0:
+            if isinstance(path, str | os.PathLike) and os.path.getsize(path) == 0:
                 return "empty file"
         return "no picture of a known format"
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):

@@ -14,6 +14,13 @@ from torch import Tensor
 
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder
+from mlnt.data.huggingface import (
+    RawParts,
+    is_saved_dataset,
+    only_labelled,
+    read_saved,
+    read_saved_rows,
+)
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED, Known, Raw, Source, exists, find_known
 from mlnt.data.label_files import (
@@ -30,6 +37,7 @@ from mlnt.data.picture_sets import (
     has_pictures,
     picture_parts,
 )
+from mlnt.data.pictures import Parts
 from mlnt.data.tables import read_table
 from mlnt.errors import InputError, did_you_mean
 
@@ -57,6 +65,10 @@ def open_dataset(
     known = find_known(source, download)
     if known is not None:
         dataset = _from_known(known)
+    elif isinstance(source, str | Path) and is_saved_dataset(source):
+        saved = only_labelled(read_saved(source, label_column, text_column))
+        dataset = _from_saved(saved, need_labels=labels is None)
+        dataset = replace(dataset, label_column=label_column, text_column=text_column)
     elif isinstance(source, str | Path) and has_pictures(source, label_column):
         parts = picture_parts(Path(source), label_column)
         dataset = replace(from_pictures(parts), label_column=label_column)
@@ -109,6 +121,9 @@ def read(
         raise InputError(
             f"no data set {str(source)!r}{hint} (known: {names}; or a path to a CSV, TSV or .npz)"
         )
+    if is_saved_dataset(path):
+        saved = read_saved_rows(path, label_column, text_column, features)
+        return saved.test or saved.train
     if path.is_dir() or path.suffix.lower() not in (".csv", ".tsv", ".npz"):
         raise InputError(
             f"cannot read {path}: expected a CSV, a TSV, an .npz, or a folder of a known data set"
@@ -165,7 +180,22 @@ def _from_known(known: Known) -> Dataset:
     )
 
 
-def _from_raw(raw: Raw, name: str, need_labels: bool = True) -> Dataset:
+def _from_saved(saved: Parts | RawParts, need_labels: bool) -> Dataset:
+    if isinstance(saved, Parts):
+        if not saved.classes and need_labels:
+            raise InputError(f"{saved.name} has no labels; training needs a column of them")
+        return from_pictures(saved)
+    dataset = _from_raw(saved.train, saved.name, need_labels, saved.classes)
+    validation, test = (
+        None if raw is None else _encoded(raw, dataset, what)
+        for raw, what in ((saved.validation, "validation"), (saved.test, "test"))
+    )
+    return replace(dataset, validation=validation, test=test, notes=saved.notes)
+
+
+def _from_raw(
+    raw: Raw, name: str, need_labels: bool = True, classes: tuple[str, ...] = ()
+) -> Dataset:
     if raw.labels is None and need_labels:
         raise InputError(f"{name} has no labels; training needs a column or an array of them")
     encoder: Encoder
@@ -181,7 +211,7 @@ def _from_raw(raw: Raw, name: str, need_labels: bool = True) -> Dataset:
     if raw.labels is None:  # they come from elsewhere
         unknown = torch.full((len(inputs),), -1)
         return Dataset(name, (), encoder, Split(inputs, unknown, texts=raw.texts))
-    classes = sorted_classes(raw.labels)
+    classes = classes or sorted_classes(raw.labels)
     labels = _numbers(raw.labels, classes, name)
     return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts))
 
@@ -244,7 +274,10 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
         if bool((split.labels < 0).any()):
             raise InputError(f"{what} data has no labels")
         return split
-    raw = read(source, dataset.label_column, dataset.text_column)
+    return _encoded(read(source, dataset.label_column, dataset.text_column), dataset, what)
+
+
+def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
     check_fits(raw, dataset.encoder, what)
     if raw.labels is None:
         raise InputError(f"{what} data has no labels")
