@@ -31,7 +31,7 @@ def test_run_folder_holds_what_the_design_says(run_folder: Path) -> None:
     assert names == {
         "config.json", "metrics.jsonl", "summary.json", "best.safetensors",
         "student.safetensors", "teacher.safetensors",
-        "label_issues.csv", "filtered.csv", "curves.png", "report.html",
+        "label_issues.csv", "gallery.jsonl", "filtered.csv", "curves.png", "report.html",
     }  # fmt: skip
     config = json.loads((run_folder / "config.json").read_text())
     assert config["settings"]["sets"] == 2

@@ -28,8 +28,9 @@ from mlnt.data.streaming import first_of
 from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, weight_type
 from mlnt.errors import InputError, TrainingError
-from mlnt.evaluation import predict_probabilities
+from mlnt.evaluation import accuracy_by_class, predict_probabilities
 from mlnt.filtered import write_filtered
+from mlnt.gallery import GALLERY, write_gallery
 from mlnt.journal import begin
 from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
 from mlnt.meta.teacher import copy_model
@@ -158,6 +159,9 @@ def train(
             raise TrainingError(f"{error}{_last_good(run)}") from None
         summary = {**summarise(result, trainer), "noise": noise}
         judged = _judge_all_labels(result, prepared)
+        if test is not None:
+            probabilities = predict_probabilities(result.model, test.inputs)
+            summary["test_by_class"] = accuracy_by_class(probabilities, test.labels)
         issues = find_label_issues(judged.labels, judged.probabilities)
         summary["labels"] = len(issues.score)
         summary["labels_flagged"] = int(issues.flagged.sum())
@@ -349,6 +353,8 @@ def _write_result(
         LABEL_ISSUES,
         lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts),
     )
+    suspects = issues.positions[issues.flagged]
+    run.write(GALLERY, lambda path: write_gallery(path, dataset, suspects))
     if isinstance(dataset.train.inputs, ImageFiles) and dataset.train.inputs.faults.found:
         run.write(FAULTS, dataset.train.inputs.faults.write)
     if (kept := result.kept) is not None:

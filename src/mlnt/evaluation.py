@@ -34,6 +34,18 @@ def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
     return 100 * hits_N.double().mean()
 
 
+def accuracy_by_class(probabilities_NC: Tensor, labels_N: Tensor) -> list[float | None]:
+    """The accuracy on the samples of each class; None of a class that has none."""
+    found_N, labels_N = probabilities_NC.argmax(dim=1).cpu(), labels_N.cpu()
+    count = probabilities_NC.shape[1]
+    of_class_C = labels_N.bincount(minlength=count).tolist()
+    found_C = labels_N[found_N == labels_N].bincount(minlength=count).tolist()
+    return [
+        100 * found / number if number else None
+        for found, number in zip(found_C, of_class_C, strict=True)
+    ]
+
+
 def memorised_noise(probabilities_NC: Tensor, labels_N: Tensor, true_N: Tensor) -> float:
     """Percent of the wrong labels that the model predicts all the same; NaN if none is wrong."""
     wrong_N = labels_N != true_N

@@ -124,7 +124,8 @@ def _as_tensor(values: Any) -> Tensor:
 
 def harmless(text: str) -> str:
     """A spreadsheet must not take a text from the data for a formula; a number is none."""
-    if text[:1] not in ("=", "+", "-", "@", "\t", "\r"):
+    # Quote marks before it count too: no two texts may become one.
+    if text.lstrip("'")[:1] not in ("=", "+", "-", "@", "\t", "\r"):
         return text
     try:
         float(text)

@@ -6,6 +6,7 @@ summary.json          final figures of every model and iteration
 best.safetensors      the chosen model; student and teacher: after the last epoch
 checkpoints/          of each stage all it takes to go on after its last good epoch; until the end
 label_issues.csv      every training label, most suspicious first
+gallery.jsonl         what the most suspicious samples look like, for the report
 filtered.csv          what the last mentor left out, and what it took it for
 faults.csv            pictures that could not be read, if any
 curves.png, report.html  to look at

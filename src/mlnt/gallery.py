@@ -1,0 +1,192 @@
+"""What the most suspicious samples look like, left in the run folder for the report.
+
+gallery.jsonl holds one object for each of them, most suspicious first:
+
+    index     into the labels as they were given
+    picture   a data URI, PNG where the picture is small, else JPEG
+    text      the text; of a picture on disk its path
+    row       [[column, value], ...] of a table; `more`: how many columns are left out
+
+Bounded in number and in bytes: all of it goes into one page.
+"""
+
+import base64
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mlnt.data.dataset import Dataset, Split
+from mlnt.data.encoding import ImageEncoder, TableEncoder
+from mlnt.data.image_files import ImageFiles
+from mlnt.data.pictures import PictureError
+from mlnt.errors import InputError
+
+GALLERY = "gallery.jsonl"
+MOST_SAMPLES = 1000
+MOST_BYTES = 8 * 2**20
+SIDE = 128  # pixels, of the longer side
+SMALL = 64  # pixels; up to here PNG keeps every one of them, and takes no more than JPEG
+MOST_CHARACTERS = 600
+MOST_COLUMNS = 16
+RANGE_FROM = 256  # pictures that tell in which range the pixels lie
+
+_PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
+
+
+def write_gallery(path: Path, dataset: Dataset, positions: Tensor) -> None:
+    """Describe the samples at these positions, until there are enough of them."""
+    size = 0
+    with path.open("w", encoding="ascii") as file:
+        for entry in describe(dataset, positions[:MOST_SAMPLES]):
+            line = json.dumps(entry) + "\n"
+            size += len(line)
+            if size > MOST_BYTES:
+                return
+            file.write(line)
+
+
+def read_gallery(path: Path) -> dict[int, dict[str, Any]]:
+    """The entries by index; none where a run left no gallery."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+        entries = [_checked(json.loads(line)) for line in lines]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    return {entry["index"]: entry for entry in entries}
+
+
+def describe(dataset: Dataset, positions: Tensor) -> Iterator[dict[str, Any]]:
+    """An entry of the gallery for each position in the labels as they were given."""
+    show = _picture_of(dataset) if isinstance(dataset.encoder, ImageEncoder) else None
+    for position, split, row in _places(dataset, positions):
+        entry: dict[str, Any] = {"index": position}
+        if show is not None and (picture := show(split, row)) is not None:
+            entry["picture"] = data_uri(picture)
+        if split.texts is not None:
+            entry["text"] = shortened(split.texts[row])
+        if isinstance(dataset.encoder, TableEncoder):
+            assert isinstance(split.inputs, Tensor)
+            cells = table_cells(dataset.encoder, split.inputs[row])
+            entry["row"], entry["more"] = cells[:MOST_COLUMNS], max(0, len(cells) - MOST_COLUMNS)
+        yield entry
+
+
+def _places(dataset: Dataset, positions: Tensor) -> Iterator[tuple[int, Split, int]]:
+    """Where each sample went: into training, or among those held out for validation."""
+    train, held_out = dataset.train, dataset.validation
+    rows = positions
+    if dataset.train_indices is not None and dataset.held_out_indices is not None:
+        order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
+        rows = order[positions]
+    for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
+        if row < len(train):
+            yield position, train, row
+        else:
+            assert held_out is not None
+            yield position, held_out, row - len(train)
+
+
+def _picture_of(dataset: Dataset) -> Callable[[Split, int], Image.Image | None]:
+    """How to make a picture of a sample again."""
+    assert isinstance(dataset.encoder, ImageEncoder)
+    if isinstance(dataset.train.inputs, ImageFiles):
+        return _read_small
+    mean, std = (
+        torch.tensor(values)[:, None, None]
+        for values in (dataset.encoder.mean, dataset.encoder.std)
+    )
+    inputs = dataset.train.inputs
+    some = inputs[:: max(1, len(inputs) // RANGE_FROM)].float() * std + mean
+    low, high = pixel_range(float(some.min()), float(some.max()))
+
+    def decoded(split: Split, row: int) -> Image.Image:
+        assert isinstance(split.inputs, Tensor)
+        pixels = (split.inputs[row].float() * std + mean - low) / (high - low)
+        return _as_picture((255 * pixels).round().clamp(0, 255).byte().numpy())
+
+    return decoded
+
+
+def _read_small(split: Split, row: int) -> Image.Image | None:
+    """From disk; None if it cannot be read: by now the training is done, and must not fail."""
+    assert isinstance(split.inputs, ImageFiles)
+    try:
+        return _as_picture(split.inputs.read(split.inputs.paths.full(row), SIDE, SIDE))
+    except PictureError:
+        return None
+
+
+def pixel_range(low: float, high: float) -> tuple[float, float]:
+    """What is black and what is white: [0, 1] or [0, 255] where it may be that, else what occurs.
+
+    A range hardly used is none: digits in [0, 16] would be black in [0, 255].
+    """
+    slack = 0.01 * (high - low)  # decoding does not give zero exactly
+    for white in (1.0, 255.0):
+        if low >= -slack and white / 4 < high <= white + slack:
+            return 0.0, white
+    return low, high if high > low else low + 1
+
+
+def _as_picture(pixels_CHW: np.ndarray) -> Image.Image:
+    """Grey or RGB; of any other number of channels the first ones."""
+    if len(pixels_CHW) < 3:
+        return Image.fromarray(pixels_CHW[0])
+    return Image.fromarray(np.ascontiguousarray(pixels_CHW[:3].transpose(1, 2, 0)))
+
+
+def data_uri(picture: Image.Image) -> str:
+    is_small = max(picture.size) <= SMALL
+    picture.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    if is_small:
+        picture.save(file, "PNG", optimize=True)
+    else:
+        picture.save(file, "JPEG", quality=75, optimize=True)
+    kind = "png" if is_small else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+
+
+def table_cells(encoder: TableEncoder, row_D: Tensor) -> list[list[str]]:
+    """[[column, value], ...] as the table held them, but for what float32 has lost."""
+    return [
+        [name, decoded_number(value, mean, std)]
+        for name, value, mean, std in zip(
+            encoder.columns, row_D.tolist(), encoder.mean, encoder.std, strict=True
+        )
+    ]
+
+
+def decoded_number(value: float, mean: float, std: float) -> str:
+    """value · std + mean, to a millionth of std: float32 keeps no more."""
+    decimals = 6 - math.floor(math.log10(std))
+    return f"{round(value * std + mean, decimals):.12g}"
+
+
+def _checked(entry: dict[str, Any]) -> dict[str, Any]:
+    """A run folder may come from elsewhere; what is not as it should be is not shown."""
+    if not isinstance(entry["index"], int):
+        raise ValueError(f"index {entry['index']!r} is no whole number")
+    if not _PICTURE.fullmatch(entry.get("picture", "data:image/png;base64,0")):
+        raise ValueError(f"the picture of {entry['index']} is no data URI")
+    if not isinstance(entry.get("text", ""), str) or not isinstance(entry.get("more", 0), int):
+        raise ValueError(f"the text of {entry['index']} is none")
+    for column, value in entry.get("row", []):
+        if not isinstance(column, str) or not isinstance(value, str):
+            raise ValueError(f"the row of {entry['index']} holds no texts")
+    return entry

@@ -1,0 +1,66 @@
+"""The headline and other sentences of the report."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mlnt.report.findings import Confusion, Findings
+
+
+def headline(findings: Findings, summary: dict[str, Any]) -> str:
+    """How many labels look wrong: as estimated, or else as counted."""
+    estimate = summary.get("label_issues", {})
+    if estimate.get("noise_rate") is not None:
+        rate = estimate["noise_rate"]
+        interval = spread(rate, estimate.get("noise_interval"))
+        return f"About {percent(rate)}{interval} of the labels look wrong"
+    if findings.flagged == 0:
+        return "No label looks wrong"
+    return f"{percent(findings.share)} of the labels look wrong"
+
+
+def spread(rate: float, interval: Sequence[float] | None) -> str:
+    """± half of the interval where the rate lies in its middle, else from where to where."""
+    if interval is None or None in interval:
+        return ""
+    low, high = interval
+    half = (high - low) / 2
+    if abs((low + high) / 2 - rate) <= 0.25 * half or round(rate - low) == round(high - rate):
+        return f" ± {half:.0f} %" if rate >= 9.95 and half >= 0.95 else f" ± {percent(half)}"
+    return f" ({percent(low)} to {percent(high)})"
+
+
+def confused_most(findings: Findings) -> tuple[Confusion, int] | None:
+    """The pair of classes confused most, either way, and how often; None if no pair stands out."""
+    count = len(findings.classes)
+    possible = count * (count - 1) // 2
+    both: dict[tuple[int, int], list[Confusion]] = {}
+    for confusion in findings.confusions():
+        pair = sorted((confusion.given, confusion.suggested))
+        both.setdefault((pair[0], pair[1]), []).append(confusion)
+    if possible < 2 or not both:
+        return None
+    found = max(both.values(), key=lambda ways: sum(way.count for way in ways))
+    often, usual = sum(way.count for way in found), findings.flagged / possible
+    # The most frequent of many pairs is above the mean by chance; four deviations are not chance.
+    stands_out = often >= 5 and often > usual + 4 * math.sqrt(usual)
+    return (found[0], often) if stands_out else None
+
+
+def times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def percent(value: float) -> str:
+    """38 %, but 3.8 %: two digits say enough."""
+    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """21 s, 4 min 10 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if seconds >= 1 else f"{seconds:.1f} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
