@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING, Any
 
+import mlnt._openmp  # noqa: F401
 from mlnt.api import Training, train
 from mlnt.data.noise import asymmetric_noise, symmetric_noise, transition_noise
 from mlnt.data.sources import Dataset, open_dataset
