@@ -70,10 +70,8 @@ def make_run(
         "models": [row, {**row, "method": "mlnt", "iteration": 1, "model": "teacher"}],
         "chosen": {"method": "mlnt", "iteration": 1, "model": "teacher", "best": 80.0},
         "filters": [], "seconds": 6.0, "noise": noise,
-        "labels": count, "labels_flagged": int(issues.flagged.sum()),
+        "labels": count, "label_issues": label_issues or issues.in_words(),
     }  # fmt: skip
-    if label_issues is not None:
-        summary["label_issues"] = label_issues
     run.write_json(SUMMARY, summary)
     for method, iteration, models in (("cross_entropy", 0, 1), ("mlnt", 1, 2)):
         for epoch in range(1, 6):

@@ -232,17 +232,6 @@ def test_label_issues_of_nonsense(labels: list, probabilities: list, message: st
         mlnt.find_label_issues(labels, probabilities)
 
 
-def test_label_issues_by_hand() -> None:
-    probabilities = torch.tensor([[0.9, 0.1, 0.0], [0.9, 0.1, 0.0], [0.4, 0.35, 0.25]])
-    issues = mlnt.find_label_issues([0, 1, 0], probabilities)
-    assert issues.positions.tolist() == [1, 2, 0]
-    assert issues.suggested.tolist() == [0, 0, 0]
-    torch.testing.assert_close(
-        issues.score, torch.tensor([0.9, 0.475, 0.1], dtype=torch.float64), atol=1e-6, rtol=0
-    )
-    assert issues.flagged.tolist() == [True, False, False]
-
-
 class Exploding(nn.Module):
     """Its weights become NaN by the very last step: no loss ever shows it."""
 

@@ -11,7 +11,7 @@ LAYERS = (
     {"config", "runs", "device"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},
-    {"evaluation", "gallery", "label_issues"},
+    {"evaluation", "gallery", "judging", "label_issues", "noise_model"},
     {"methods"},
     {"steps"},
     {"training"},

@@ -181,7 +181,7 @@ class TestPage:
     def test_no_label_looks_wrong(self, tmp_path: Path) -> None:
         make_run(tmp_path, ["a", "b"])
         summary = json.loads((tmp_path / "summary.json").read_text())
-        summary["labels_flagged"] = 0
+        summary["label_issues"]["flagged"] = 0
         (tmp_path / "summary.json").write_text(json.dumps(summary))
         page = report_of(tmp_path)
         assert Page(page).inside("h1") == ["No label looks wrong"]

@@ -68,10 +68,18 @@ class TestFilter:
         assert kept.tau == 0.3
         assert kept.rescued == {}
 
-    def test_auto_never_drops_the_mentors_own_answer(self) -> None:
+    def test_auto_keeps_what_is_more_probably_right(self) -> None:
+        wrong_N = torch.tensor([0.1, 0.5, 0.6, 0.99])
+        labels_N, probabilities_NC = torch.zeros(4).long(), torch.full((4, 2), 0.5)
+        kept = filter_samples(probabilities_NC, labels_N, "auto", 0.0, wrong_N)
+        assert kept.indices.tolist() == [0, 1]
+        assert kept.tau is None
+        assert filter_samples(probabilities_NC, labels_N, "auto", 0.75, wrong_N).rescued == {0: 3}
+
+    def test_otsu_never_drops_the_mentors_own_answer(self) -> None:
         given = torch.cat([torch.full((60,), 0.55), torch.full((60,), 0.99)])
         probabilities_NC = torch.stack([given, 1 - given], dim=1)
-        kept = filter_samples(probabilities_NC, torch.zeros(120).long(), "auto", 0.0)
+        kept = filter_samples(probabilities_NC, torch.zeros(120).long(), "otsu", 0.0)
         assert otsu_threshold(given) > 0.55
         assert len(kept.indices) == 120
 

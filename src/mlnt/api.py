@@ -8,7 +8,7 @@ import hashlib
 import math
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ from mlnt.evaluation import accuracy_by_class, predict_probabilities
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
 from mlnt.journal import begin
-from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
+from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
+from mlnt.noise_model import Judgement
 from mlnt.recipes import Result, check_method, run_recipe, summarise
 from mlnt.report import write_report
 from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
@@ -162,9 +163,9 @@ def train(
         if test is not None:
             probabilities = predict_probabilities(result.model, test.inputs)
             summary["test_by_class"] = accuracy_by_class(probabilities, test.labels)
-        issues = find_label_issues(judged.labels, judged.probabilities)
+        issues = rank_labels(judged.labels, judged.judgement)
         summary["labels"] = len(issues.score)
-        summary["labels_flagged"] = int(issues.flagged.sum())
+        summary["label_issues"] = issues.in_words()
         if isinstance(train_split.inputs, ImageFiles):
             summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
         if run is not None:
@@ -294,7 +295,7 @@ class _Judged:
     """All labels the data came with, held-out ones too, in the order they came."""
 
     labels: Tensor  # [N]
-    probabilities: Tensor  # [N, C], what the best model says
+    judgement: Judgement
     kept: list[bool | None]  # by the last mentor; None where none was asked
     texts: list[str] | None
 
@@ -308,29 +309,37 @@ def _judge_all_labels(result: Result, dataset: Dataset) -> _Judged:
             kept[index] = True
     if dataset.train_indices is None or dataset.held_out_indices is None or held_out is None:
         texts = None if train.texts is None else [printable(text) for text in train.texts]
-        return _Judged(train.labels, _opinions(result.probabilities, train), kept, texts)
+        places = torch.arange(len(train))
+        return _Judged(train.labels, _of(result.judgement, places, [train]), kept, texts)
     # Nobody trained on the held-out labels, so the model's opinion of them is worth as much.
     order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
-    of_held_out = predict_probabilities(result.model, held_out.inputs)
-    parts = (_opinions(result.probabilities, train), _opinions(of_held_out, held_out))
     everything = [*kept, *[None] * len(held_out)]
     all_texts = [*(train.texts or ()), *(held_out.texts or ())]
     return _Judged(
         labels=torch.cat([train.labels, _as_given(held_out)])[order],
-        probabilities=torch.cat(parts)[order],
+        judgement=_of(result.judgement, order, [train, held_out]),
         kept=[everything[i] for i in order.tolist()],
         texts=[printable(all_texts[i]) for i in order.tolist()] if all_texts else None,
     )
 
 
-def _opinions(probabilities_NC: Tensor, split: Split) -> Tensor:
-    """What the model says; of a picture that cannot be read it says what the label says."""
-    opinions_NC = probabilities_NC.cpu().clone()
-    if isinstance(split.inputs, ImageFiles):
-        for index in split.inputs.unreadable():
-            opinions_NC[index] = 0.0
-            opinions_NC[index, _as_given(split)[index]] = 1.0
-    return opinions_NC
+def _of(judgement: Judgement, places: Tensor, splits: Sequence[Split]) -> Judgement:
+    """The judgement of the samples at these places, where pictures that nobody saw are innocent."""
+    posterior_NC, wrong_N = judgement.posterior.cpu().clone(), judgement.wrong.cpu().clone()
+    start = 0
+    for split in splits:
+        if isinstance(split.inputs, ImageFiles):
+            for index in split.inputs.unreadable():
+                posterior_NC[start + index] = 0.0
+                posterior_NC[start + index, _as_given(split)[index]] = 1.0
+                wrong_N[start + index] = 0.0
+        start += len(split)
+    return replace(
+        judgement,
+        posterior=posterior_NC[places],
+        wrong=wrong_N[places],
+        transition=judgement.transition.cpu(),
+    )
 
 
 def _as_given(split: Split) -> Tensor:

@@ -20,8 +20,8 @@ from mlnt.export import FORMATS, export_model
 from mlnt.journal import MACHINE
 from mlnt.label_issues import harmless, read_label_issues
 from mlnt.report import write_report
-from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, RunFolder
-from mlnt.terminal import TerminalProgress, issues_table, result_table
+from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
+from mlnt.terminal import TerminalProgress, issues_table, noise_line, result_table
 
 app = typer.Typer(
     help="Train classifiers on data whose labels are partly wrong, and find the wrong labels.",
@@ -147,11 +147,7 @@ def train(
         console.print(
             f"wrong labels found: AUROC {found['auroc']:.3f}, AP {found['ap']:.3f}", soft_wrap=True
         )
-    console.print(
-        f"{summary['labels_flagged']} of {summary['labels']} labels look "
-        f"wrong; {summary['seconds']:.0f} s in all",
-        soft_wrap=True,
-    )
+    console.print(f"{noise_line(summary)}; {summary['seconds']:.0f} s in all", soft_wrap=True)
     console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)
 
 
@@ -232,7 +228,10 @@ def issues(
     with folder.expect_intact():
         rows = read_label_issues(folder.file(LABEL_ISSUES), top)
         table = issues_table(rows, f"most suspicious labels of {run}")
+        summary = folder.read_json(SUMMARY)
+        line = noise_line(summary)
     console.print(table)
+    console.print(line, soft_wrap=True)
 
 
 @app.command()
@@ -342,8 +341,19 @@ def bench_command(
     ] = False,
     minutes: Annotated[float, typer.Option(min=0.01, help="for each M of --accuracy")] = 4.0,
     data: Annotated[
-        Path | None, typer.Option(help="folder of CIFAR-10, or another data set, for --accuracy")
+        Path | None, typer.Option(help="data set for --accuracy and --issues, such as CIFAR-10's")
     ] = None,
+    issues: Annotated[
+        bool, typer.Option("--issues", help="instead: wrong labels found, against cleanlab")
+    ] = False,
+    noise: Annotated[
+        list[str] | None, typer.Option(help="of --issues \\[none, symmetric:0.4, asymmetric:0.4]")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="FILE:KEY of noisy labels instead of noise, for --issues")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="of --issues")] = 1,
+    preset: Annotated[str | None, typer.Option(help="of --issues \\[by the data]")] = None,
     exactness: Annotated[
         bool, typer.Option("--exactness", help="instead: the fast paths against the plain ones")
     ] = False,
@@ -351,14 +361,22 @@ def bench_command(
         bool, typer.Option("--profile", help="instead: the GPU kernels of a step, by kind")
     ] = False,
     json: Annotated[
-        Path | None, typer.Option(help="also write the figures here (--accuracy: or go on there)")
+        Path | None,
+        typer.Option(help="also write the figures here (--accuracy, --issues: or go on there)"),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="also draw them into this PNG")] = None,
 ) -> None:
     """Time a step of MLNT against cross entropy and the authors' way, in one process."""
-    for path in (None if accuracy else json, plot):
+    goes_on = accuracy or issues
+    for path in (None if goes_on else json, plot):
         _check_new(path)
-    result: bench.AccuracyResult | bench.ExactnessResult | bench.ProfileResult | bench.BenchResult
+    result: (
+        bench.AccuracyResult
+        | bench.IssuesResult
+        | bench.ExactnessResult
+        | bench.ProfileResult
+        | bench.BenchResult
+    )
     with console.status("") as status:
         if accuracy:
             if data is None:
@@ -371,6 +389,12 @@ def bench_command(
                 done=json,
                 tell=status.update,
             )
+        elif issues:
+            noises = tuple(noise) if noise else bench.NOISES
+            place = data or Path("digits")
+            result = bench.run_issues(
+                place, device, noises, labels, seeds, preset, json, status.update
+            )
         elif exactness:
             result = bench.run_exactness(device)
         elif profile:
@@ -379,7 +403,7 @@ def bench_command(
             result = bench.run_bench(device, model, batch_size, sets, steps, quick, status.update)
     for part in result.to_rich():
         console.print(part, soft_wrap=isinstance(part, str))
-    if json is not None and not accuracy:
+    if json is not None and not goes_on:
         with _new_file(json) as file:
             file.write(result.to_json())
     if plot is not None and isinstance(result, bench.BenchResult):

@@ -115,12 +115,13 @@ class Settings:
     )
     tau: float | str = setting(
         "auto",
-        "mentor probability of the given label at or below which a sample leaves the class loss",
+        "mentor probability of the given label at or below which a sample leaves the class loss; "
+        "auto: by the noise model, otsu: by Otsu's threshold",
         group="Mentor",
         symbol="τ",
         low=0,
         high=1,
-        words=("auto",),
+        words=("auto", "otsu"),
     )
     lam: float = setting(
         0.5,

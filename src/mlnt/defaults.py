@@ -47,7 +47,7 @@ def choose_settings(
     reasons = {name: reason for name, (_, reason) in derived.items()}
     settings = make_settings(preset, **{**values, **given})
     if settings.tau == "auto" and settings.method == "mlnt" and settings.iterations > 1:
-        reasons["tau"] = "found after each iteration from the mentor's own probabilities"
+        reasons["tau"] = "labels stay that the mentor makes more probably right than wrong"
     return Chosen(settings, reasons)
 
 

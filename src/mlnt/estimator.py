@@ -53,7 +53,8 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         label_issues_   positions in y of the labels below 1/2, the worst first: indices, as
                         cleanlab gives them ranked, for `y[clf.label_issues_]`; what `predict`
                         says of these samples is the suggestion
-        noise_rate_     their share of all labels, an estimate of how many are wrong
+        noise_rate_     the share of wrong labels to be expected
+        noise_interval_ two standard errors around it
         history_        a dictionary per epoch: losses, validation accuracies, rates
         model_          the network, and encoder_, what turns samples into its inputs
         n_features_in_  of images: the numbers in one; of texts: none
@@ -149,7 +150,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         issues = training.label_issues
         self.label_quality_ = (1 - issues.score[issues.positions.argsort()]).numpy()
         self.label_issues_ = issues.positions[issues.flagged].numpy()
-        self.noise_rate_ = len(self.label_issues_) / len(labels)
+        self.noise_rate_, self.noise_interval_ = issues.noise_rate, issues.noise_interval
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -292,4 +293,4 @@ class _Lines(Watcher):
             print(f"{self.stage.name}: {self.epochs} epochs, validation: {figures}")
 
     def filtered(self, report: dict[str, Any]) -> None:
-        print(f"mentor keeps {report['kept']} of {report['of']} labels (tau {report['tau']:.2f})")
+        print(f"mentor keeps {report['kept']} of {report['of']} labels")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mlnt.data.noise import wrong_share
 from mlnt.evaluation import predict_probabilities
+from mlnt.judging import Judge
 from mlnt.meta.teacher import copy_model
 from mlnt.methods import Method
 from mlnt.training import Stage, StageResult, Trainer
@@ -25,7 +26,7 @@ class Kept:
     """What a mentor left in the class loss."""
 
     indices: Tensor  # LongTensor, into the training set
-    tau: float
+    tau: float | None  # None: kept because the label is more probably right than wrong
     probabilities: Tensor  # [N, C], what the mentor says of all training samples
     rescued: dict[int, int] = field(
         default_factory=dict
@@ -55,23 +56,36 @@ def otsu_threshold(values_N: Tensor, bins: int = 100) -> float:
 
 
 def filter_samples(
-    probabilities_NC: Tensor, labels_N: Tensor, tau: float | str, keep_per_class: float
+    probabilities_NC: Tensor,
+    labels_N: Tensor,
+    tau: float | str,
+    keep_per_class: float,
+    wrong_N: Tensor | None = None,
 ) -> Kept:
     """D′ = {i : y_i · f(x_i, θ*) > τ}, but never less of a class than its most probable samples.
 
-    tau="auto" takes Otsu's threshold of the probabilities of the given labels, at most 1/2: a
-    label with more than that is the mentor's own answer. Of each class at least the share
-    `keep_per_class` (and one sample) stays.
+    tau="auto" keeps the labels that are more probably right than wrong: `wrong_N` is what the
+    noise model makes of the mentor's opinion. tau="otsu" takes Otsu's threshold of the
+    probabilities of the given labels, at most 1/2: a label with more than that is the mentor's
+    own answer. Of each class at least the share `keep_per_class` (and one sample) stays.
     """
-    given_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
-    threshold = min(otsu_threshold(given_N), 0.5) if tau == "auto" else float(tau)
-    kept_N = given_N > threshold
+    right_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
+    threshold: float | None
+    if tau == "auto":
+        if wrong_N is None:
+            raise ValueError("tau='auto' needs the probability that each label is wrong")
+        right_N, threshold = 1 - wrong_N, None
+    elif tau == "otsu":
+        threshold = min(otsu_threshold(right_N), 0.5)
+    else:
+        threshold = float(tau)
+    kept_N = right_N >= 0.5 if threshold is None else right_N > threshold
     rescued = {}
     for number in labels_N.unique().tolist():
         members = (labels_N == number).nonzero().squeeze(1)
         wanted = max(1, round(keep_per_class * len(members)))
         if int(kept_N[members].sum()) < wanted:
-            top = members[given_N[members].argsort(descending=True)[:wanted]]
+            top = members[right_N[members].argsort(descending=True)[:wanted]]
             rescued[number] = wanted
             kept_N[top] = True
     return Kept(kept_N.nonzero().squeeze(1), threshold, probabilities_NC, rescued)
@@ -87,22 +101,26 @@ class Led:
     stages: list[StageResult]
     kept: Kept | None = None  # what the last filter left
     filters: list[dict[str, Any]] = field(default_factory=list)
+    judge: Judge | None = None
 
 
 def run_iterations(
-    trainer: Trainer, name: str, make_method: MakeMethod, classes: Sequence[str]
+    trainer: Trainer, name: str, make_method: MakeMethod, judge: Judge, classes: Sequence[str]
 ) -> Led:
     """Train `settings.iterations` times; `make_method` gets the mentor, None in the first."""
     settings, train = trainer.settings, trainer.train
-    led, mentor = Led([]), None
+    led, mentor = Led([], judge=judge), None
     for iteration in range(1, settings.iterations + 1):
         kept = None if led.kept is None else led.kept.indices
         led.stages.append(trainer.run(Stage(name, iteration), make_method(mentor), kept))
         if iteration < settings.iterations:
             mentor = best_model(led.stages[-1])
             probabilities_NC = predict_probabilities(mentor, train.inputs)
+            wrong_N = None
+            if settings.tau == "auto":
+                wrong_N = judge(mentor, probabilities_NC).wrong[: len(train)]
             led.kept = filter_samples(
-                probabilities_NC, train.labels, settings.tau, settings.keep_per_class
+                probabilities_NC, train.labels, settings.tau, settings.keep_per_class, wrong_N
             )
             led.filters.append(describe_filter(led.kept, trainer, classes, iteration))
             for watcher in trainer.watchers:

@@ -14,40 +14,98 @@ import torch
 from torch import Tensor
 
 from mlnt.errors import InputError
+from mlnt.noise_model import Judgement, judge
 
 COLUMNS = (
     "index", "sample", "given", "suggested",
     "given_probability", "suggested_probability", "score", "kept",
 )  # fmt: skip
 
+MOST_IN_SUMMARY = 100  # classes
+
 
 @dataclass(frozen=True)
 class LabelIssues:
-    """One entry per sample, most suspicious first."""
+    """One entry per sample, most suspicious first; then what is to be said of all of them."""
 
     positions: Tensor  # [N] into the labels as they were given
     given: Tensor  # [N] class numbers
-    suggested: Tensor  # [N] the most probable class
-    given_probability: Tensor  # [N]
+    suggested: Tensor  # [N] the most probable other class where flagged, else the given one
+    given_probability: Tensor  # [N] knowing both the sample and its label
     suggested_probability: Tensor  # [N]
-    score: Tensor  # [N] in [0, 1]: how suspicious
-    flagged: Tensor  # [N] bool: another class is more probable than the given one
+    score: Tensor  # [N] probability that the label is wrong
+    flagged: Tensor  # [N] bool: wrong rather than right
+    noise_rate: float  # share of wrong labels to be expected
+    noise_interval: tuple[float, float]
+    transition: Tensor  # [C, C] probability of each label (column) for a sample of a class (row)
 
+    @property
+    def expected_errors(self) -> float:
+        return self.noise_rate * len(self.score)
 
-def suspicion(labels_N: Tensor, probabilities_NC: Tensor) -> Tensor:
-    """(1 + p(most probable other class) − p(given class)) / 2, in [0, 1]; above 1/2: flagged."""
-    given_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
-    others_NC = probabilities_NC.scatter(1, labels_N[:, None], -1.0)
-    return (1 + others_NC.amax(dim=1) - given_N) / 2
+    def in_words(self) -> dict[str, Any]:
+        """As they go into summary.json; shares in percent. A very large T is left out."""
+        is_small = len(self.transition) <= MOST_IN_SUMMARY
+        return {
+            "flagged": int(self.flagged.sum()),
+            "expected_errors": self.expected_errors,
+            "noise_rate": 100 * self.noise_rate,
+            "noise_interval": [100 * end for end in self.noise_interval],
+            "transition": self.transition.tolist() if is_small else None,
+        }
 
 
 def find_label_issues(
-    labels: Tensor | np.ndarray | Sequence[int], probabilities: Tensor | np.ndarray
+    labels: Tensor | np.ndarray | Sequence[int],
+    probabilities: Tensor | np.ndarray,
+    features: Tensor | np.ndarray | None = None,
+    held_out: Tensor | np.ndarray | None = None,
 ) -> LabelIssues:
-    """Rank labels [N] by how suspicious a model's probabilities [N, C] make them.
+    """Rank labels [N] by how probably they are wrong, given a model's probabilities [N, C].
 
-    See `suspicion` for the score. The suggestion is the most probable class.
+    features  [N, D], where similar samples lie close: then the model may have been trained on
+              these labels. Without, it should not have been (cross-validation).
+    held_out  [N] bool: labels that the model was not trained on; None: all
+
+    See `mlnt.noise_model` for the probability.
     """
+    labels_N, probabilities_NC = _checked(labels, probabilities)
+    features_ND = None if features is None else _as_tensor(features).float()
+    held_out_N = None if held_out is None else _as_tensor(held_out).bool()
+    for name, values in (("features", features_ND), ("held_out", held_out_N)):
+        if values is not None and len(values) != len(labels_N):
+            raise InputError(f"need {name} of {len(labels_N)} samples, got {len(values)}")
+    if features_ND is not None and not (features_ND.ndim == 2 and features_ND.isfinite().all()):
+        raise InputError(f"need finite features [N, D], got {tuple(features_ND.shape)}")
+    return rank_labels(labels_N, judge(labels_N, probabilities_NC, features_ND, held_out_N))
+
+
+def rank_labels(labels_N: Tensor, judgement: Judgement) -> LabelIssues:
+    """The labels as judged, most suspicious first."""
+    score = judgement.wrong
+    order = torch.argsort(score, descending=True, stable=True)
+    flagged = score > 0.5
+    others_NC = judgement.posterior.scatter(1, labels_N[:, None], -1.0)
+    suggested = torch.where(flagged, others_NC.argmax(dim=1), labels_N)
+    given_probability, suggested_probability = (
+        judgement.posterior.gather(1, classes_N[:, None]).squeeze(1)
+        for classes_N in (labels_N, suggested)
+    )
+    return LabelIssues(
+        positions=order,
+        given=labels_N[order],
+        suggested=suggested[order],
+        given_probability=given_probability[order],
+        suggested_probability=suggested_probability[order],
+        score=score[order],
+        flagged=flagged[order],
+        noise_rate=judgement.noise_rate,
+        noise_interval=judgement.noise_interval,
+        transition=judgement.transition,
+    )
+
+
+def _checked(labels: Any, probabilities: Any) -> tuple[Tensor, Tensor]:
     labels_N, probabilities_NC = _as_tensor(labels), _as_tensor(probabilities).double()
     if probabilities_NC.ndim != 2 or labels_N.shape != probabilities_NC.shape[:1]:
         raise InputError(
@@ -62,18 +120,7 @@ def find_label_issues(
         raise InputError(f"labels must lie in [0, {classes - 1}], as probabilities have columns")
     if not ((probabilities_NC >= 0) & (probabilities_NC <= 1)).all():
         raise InputError("probabilities must lie in [0, 1]")
-    score = suspicion(labels_N, probabilities_NC)
-    order = torch.argsort(score, descending=True, stable=True)
-    suggested_probability, suggested = probabilities_NC.max(dim=1)
-    return LabelIssues(
-        positions=order,
-        given=labels_N[order],
-        suggested=suggested[order],
-        given_probability=probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)[order],
-        suggested_probability=suggested_probability[order],
-        score=score[order],
-        flagged=score[order] > 0.5,
-    )
+    return labels_N, probabilities_NC
 
 
 def write_label_issues(

@@ -23,7 +23,7 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.errors import InputError
 from mlnt.evaluation import extract_features, found_errors, memorised_noise, predict_probabilities
 from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
-from mlnt.label_issues import suspicion
+from mlnt.judging import Judge
 from mlnt.methods import (
     CNNCRF,
     MLNT,
@@ -38,6 +38,7 @@ from mlnt.methods import (
     true_transition,
 )
 from mlnt.methods.forward import ANCHOR_QUANTILE
+from mlnt.noise_model import Judgement
 from mlnt.training import Stage, StageResult, Trainer
 
 # Joint Optimization (Tanaka et al. 2018) by the kind of noise: the constant rate while labels are
@@ -56,6 +57,7 @@ class Result:
     chosen: StageResult  # the iteration that the deployed model comes from
     model: nn.Module  # its best model
     probabilities: Tensor  # [N, C], what that model says of the training samples
+    judgement: Judgement  # of the training labels by that model, then of the held-out ones
     kept: Kept | None  # what the last filter left
     filters: list[dict[str, Any]]
     seconds: float
@@ -75,13 +77,15 @@ class Recipe:
 
     def mlnt(self) -> Led:
         trainer, first = self.trainer, self.cross_entropy()
-        features_ND = extract_features(best_model(first.stages[0]), trainer.train.inputs)
+        describer = best_model(first.stages[0])
+        features_ND = extract_features(describer, trainer.train.inputs)
+        judge = Judge(trainer.train, trainer.validation, describer)
 
         def method(mentor: nn.Module | None) -> MLNT:
             model, generator = self.new_model(), trainer.generator
             return MLNT(model, trainer.settings, features_ND, mentor, generator)
 
-        led = run_iterations(trainer, "mlnt", method, self.classes)
+        led = run_iterations(trainer, "mlnt", method, judge, self.classes)
         return replace(led, stages=first.stages + led.stages)
 
     def mean_teacher(self) -> Led:
@@ -94,7 +98,8 @@ class Recipe:
         def method(mentor: nn.Module | None) -> MeanTeacher | Iterative:
             return kind(self.new_model(), self.trainer.settings)
 
-        return run_iterations(self.trainer, name, method, self.classes)
+        judge = Judge(self.trainer.train, self.trainer.validation)
+        return run_iterations(self.trainer, name, method, judge, self.classes)
 
     def forward(self) -> Led:
         first = self.cross_entropy()
@@ -168,12 +173,15 @@ def run_recipe(
     own_stages = [stage for stage in led.stages if stage.stage.method == method]
     chosen = choose_stage(own_stages, len(trainer.validation))
     model = best_model(chosen)
+    probabilities_NC = predict_probabilities(model, trainer.train.inputs)
+    judge = led.judge or Judge(trainer.train, trainer.validation)
     return Result(
         stages=led.stages,
         chosen=chosen,
         model=model,
         kept=led.kept,
-        probabilities=predict_probabilities(model, trainer.train.inputs),
+        probabilities=probabilities_NC,
+        judgement=judge(model, probabilities_NC),
         filters=led.filters,
         seconds=sum(stage.seconds for stage in led.stages),
     )
@@ -210,9 +218,7 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
     }
     if train.true_labels is not None:
         wrong_N = train.labels != train.true_labels
-        summary["found_errors"] = found_errors(
-            suspicion(train.labels, result.probabilities), wrong_N
-        )
+        summary["found_errors"] = found_errors(result.judgement.wrong[: len(train)], wrong_N)
         if wrong_N.any():
             summary["memorised_noise"] = {
                 f"{stage.stage.name} {name}": memorised_noise(

@@ -12,6 +12,7 @@ from mlnt.config import Settings
 from mlnt.data.dataset import Dataset
 from mlnt.data.image_files import ImageFiles
 from mlnt.models import usual_model
+from mlnt.report.words import noise_in_words
 from mlnt.training import Stage, Watcher, model_name
 
 SHOWN_CLASSES = 20
@@ -84,8 +85,7 @@ class TerminalProgress(Watcher):
             self.console.print(f"{self.stage.name}: {self.epochs} epochs, {text}", soft_wrap=True)
 
     def filtered(self, report: dict[str, Any]) -> None:
-        kept = f"{report['kept']} of {report['of']}"
-        line = f"mentor keeps {kept} labels (tau {report['tau']:.2f})"
+        line = f"mentor keeps {kept_in_words(report)}"
         if "wrong_among_kept" in report:
             line += f"; {report['wrong_among_kept']:.1f} % of them wrong"
         self.console.print(line, style="dim", soft_wrap=True)
@@ -95,6 +95,12 @@ class TerminalProgress(Watcher):
                 style="yellow",
                 soft_wrap=True,
             )
+
+
+def kept_in_words(report: dict[str, Any]) -> str:
+    """`812 of 1215 labels (tau 0.34)`; without τ it was the noise model that chose."""
+    why = "" if report["tau"] is None else f" (tau {report['tau']:.2f})"
+    return f"{report['kept']} of {report['of']} labels{why}"
 
 
 def describe_data(dataset: Dataset) -> Iterator[str]:
@@ -157,6 +163,15 @@ def result_table(summary: dict[str, Any]) -> Table:
             style="bold green" if is_chosen else None,
         )
     return table
+
+
+def noise_line(summary: dict[str, Any]) -> str:
+    """How many labels are wrong as estimated, and how many can be pointed at."""
+    issues = summary["label_issues"]
+    return (
+        f"about {noise_in_words(issues)} of the {summary['labels']:,} labels look wrong; "
+        f"{issues['flagged']:,} are flagged"
+    )
 
 
 def issues_table(rows: list[dict[str, Any]], title: str) -> Table:

@@ -4,11 +4,12 @@ authors.py the yardstick -> floor.py what the convolutions alone need -> rows.py
 steps.py the bench -> result.py JSON and tables -> plot.py the picture
 
 accuracy.py what M buys in equal minutes; exactness.py the fast paths against the plain ones;
-profile.py where the time of a step goes
+profile.py where the time of a step goes; issues.py found label errors against cleanlab
 """
 
 from mlnt.bench.accuracy import SETS, AccuracyResult, run_accuracy
 from mlnt.bench.exactness import ExactnessResult, run_exactness
+from mlnt.bench.issues import NOISES, IssuesResult, run_issues
 from mlnt.bench.plot import write_plot
 from mlnt.bench.profile import ProfileResult, run_profile
 from mlnt.bench.result import BenchResult
@@ -16,15 +17,18 @@ from mlnt.bench.rows import SHAPES
 from mlnt.bench.steps import run_bench
 
 __all__ = [
+    "NOISES",
     "SETS",
     "SHAPES",
     "AccuracyResult",
     "BenchResult",
     "ExactnessResult",
+    "IssuesResult",
     "ProfileResult",
     "run_accuracy",
     "run_bench",
     "run_exactness",
+    "run_issues",
     "run_profile",
     "write_plot",
 ]

@@ -11,7 +11,6 @@ The samples themselves come from gallery.jsonl, where the run left one.
 """
 
 import io
-from typing import Any
 
 from mlnt.gallery import GALLERY, read_gallery
 from mlnt.report.charts import STYLES, draw_curves
@@ -27,7 +26,7 @@ def write_report(run: RunFolder) -> None:
     with run.expect_intact():
         config, summary = run.read_json(CONFIG), run.read_json(SUMMARY)
         findings = read_findings(
-            run.file(LABEL_ISSUES), config["data"]["classes"], _flagged(summary)
+            run.file(LABEL_ISSUES), config["data"]["classes"], summary["label_issues"]["flagged"]
         )
         metrics, gallery = run.read_metrics(), read_gallery(run.file(GALLERY))
         picture = io.BytesIO()
@@ -35,9 +34,3 @@ def write_report(run: RunFolder) -> None:
         page = render(config, summary, metrics, findings, gallery)
     run.write(CURVES, lambda path: path.write_bytes(picture.getvalue()))
     run.write_text(REPORT, page)
-
-
-def _flagged(summary: dict[str, Any]) -> int:
-    """As counted with the estimate of the noise, where there is one."""
-    estimate = summary.get("label_issues", {})
-    return int(estimate["flagged"] if "flagged" in estimate else summary["labels_flagged"])

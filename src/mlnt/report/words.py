@@ -8,15 +8,16 @@ from mlnt.report.findings import Confusion, Findings
 
 
 def headline(findings: Findings, summary: dict[str, Any]) -> str:
-    """How many labels look wrong: as estimated, or else as counted."""
-    estimate = summary.get("label_issues", {})
-    if estimate.get("noise_rate") is not None:
-        rate = estimate["noise_rate"]
-        interval = spread(rate, estimate.get("noise_interval"))
-        return f"About {percent(rate)}{interval} of the labels look wrong"
+    """How many labels look wrong: as estimated, which may be more than were flagged."""
     if findings.flagged == 0:
         return "No label looks wrong"
-    return f"{percent(findings.share)} of the labels look wrong"
+    return f"About {noise_in_words(summary['label_issues'])} of the labels look wrong"
+
+
+def noise_in_words(estimate: dict[str, Any]) -> str:
+    """38 % ± 2 %."""
+    rate = estimate["noise_rate"]
+    return f"{percent(rate)}{spread(rate, estimate.get('noise_interval'))}"
 
 
 def spread(rate: float, interval: Sequence[float] | None) -> str:

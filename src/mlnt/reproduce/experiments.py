@@ -120,7 +120,7 @@ EXPERIMENTS = {
         figure="sweep",
     ),
     # The text does not say at which ρ and τ the tables were made, nor which rates and which τ its
-    # figures show: three rates, and five values up to the most that tau="auto" takes.
+    # figures show: three rates, and five values up to the most that makes sense of a label.
     "sweep-rho": Experiment(
         "Accuracy by ρ, the share of labels replaced in each set; asymmetric noise",
         "cifar10",

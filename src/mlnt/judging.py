@@ -1,0 +1,49 @@
+"""A model's opinion of all labels at hand, those held out included.
+
+Axes: N training samples, then the H held out; C classes, D features.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from mlnt.data.dataset import Split
+from mlnt.evaluation import extract_features, predict_probabilities
+from mlnt.noise_model import Judgement, judge
+
+
+@dataclass
+class Judge:
+    """Judges labels by models, one after another, through the eyes of one network."""
+
+    train: Split
+    validation: Split
+    describer: nn.Module | None = None  # whose features say what is similar; None: each model's own
+    _features_ND: Tensor | None = field(default=None, repr=False)
+
+    def __call__(self, model: nn.Module, probabilities_NC: Tensor) -> Judgement:
+        """Of the training labels, then of the held-out ones; `probabilities_NC` of the former."""
+        held_out = self._held_out()
+        labels_N, held_out_N = self.train.labels, torch.zeros(len(self.train), dtype=torch.bool)
+        if held_out is not None:
+            assert held_out.given_labels is not None
+            of_held_out = predict_probabilities(model, held_out.inputs)
+            probabilities_NC = torch.cat([probabilities_NC, of_held_out])
+            labels_N = torch.cat([labels_N, held_out.given_labels])
+            held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
+        return judge(labels_N, probabilities_NC, self._features(model), held_out_N)
+
+    def _held_out(self) -> Split | None:
+        """Validation data whose labels arose as those of the training data did."""
+        return None if self.validation.given_labels is None else self.validation
+
+    def _features(self, model: nn.Module) -> Tensor:
+        if self._features_ND is not None:
+            return self._features_ND
+        network = model if self.describer is None else self.describer
+        splits = [split for split in (self.train, self._held_out()) if split is not None]
+        features_ND = torch.cat([extract_features(network, split.inputs) for split in splits])
+        if self.describer is not None:
+            self._features_ND = features_ND
+        return features_ND

@@ -1,0 +1,158 @@
+"""The noise model: its parts by hand, the whole on data whose truth is known."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mlnt
+from mlnt.noise_model import (
+    anchors,
+    fit_transition,
+    judge,
+    mean_of,
+    nearest_others,
+    unmix,
+)
+
+
+class TestParts:
+    def test_nearest_others_by_direction_and_never_oneself(self) -> None:
+        features_ND = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
+        assert nearest_others(features_ND, 1).squeeze(1).tolist() == [1, 0, 3, 2]
+        assert nearest_others(features_ND, 9).shape == (4, 3)
+
+    def test_mean_over_places(self) -> None:
+        values_NC = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+        found = mean_of(values_NC, torch.tensor([[1, 2], [0, 2], [0, 1]]))
+        torch.testing.assert_close(found, torch.tensor([[0.25, 0.75], [0.75, 0.25], [0.5, 0.5]]))
+
+    def test_an_anchor_is_the_mean_of_the_better_half(self) -> None:
+        # Ten labels of class 0 at 0.6 and ten at 0.2: the better half is the former. Ten labels
+        # are trusted 10² / (10² + 5²) = 0.8, and "surely 0" gets the rest.
+        given = torch.tensor([0.6] * 10 + [0.2] * 10, dtype=torch.float64)
+        found = anchors(torch.stack([given, 1 - given], 1), torch.zeros(20).long(), 0.5)
+        by_hand = torch.tensor([[0.8 * 0.6 + 0.2, 0.8 * 0.4], [0.0, 1.0]], dtype=torch.float64)
+        torch.testing.assert_close(found, by_hand)
+
+    def test_unmixing_finds_what_was_mixed(self) -> None:
+        anchors_CC = torch.tensor([[0.6, 0.4], [0.1, 0.9]], dtype=torch.float64)
+        weights_NC = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
+        found = unmix(weights_NC @ anchors_CC, anchors_CC)
+        torch.testing.assert_close(found, weights_NC, atol=0.02, rtol=0)
+
+    def test_transition_of_known_classes_is_counted(self) -> None:
+        truth = torch.tensor([0] * 9 + [1] * 4)
+        labels_N = torch.tensor([0] * 6 + [1] * 3 + [1] * 4)
+        found = fit_transition(torch.eye(2, dtype=torch.float64)[truth], labels_N)
+        # One more right label of each class: (6 + 1) / 10, (4 + 1) / 5.
+        by_hand = torch.tensor([[0.7, 0.3], [0.0, 1.0]], dtype=torch.float64)
+        torch.testing.assert_close(found, by_hand)
+
+
+def noisy(count: int, classes: int, rate: float, seed: int) -> tuple[Tensor, Tensor]:
+    """True classes, and labels of which a share was moved to the next class."""
+    generator = torch.Generator().manual_seed(seed)
+    truth_N = torch.randint(classes, (count,), generator=generator)
+    moved_N = torch.rand(count, generator=generator) < rate
+    return truth_N, torch.where(moved_N, (truth_N + 1) % classes, truth_N)
+
+
+def opinions(truth_N: Tensor, classes: int, seed: int, sure: float = 4.0) -> Tensor:
+    """Of a model that knows the truth fairly well and was never told these labels."""
+    logits_NC = torch.randn(
+        len(truth_N), classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    logits_NC[torch.arange(len(truth_N)), truth_N] += sure
+    return logits_NC.softmax(1)
+
+
+class TestWhole:
+    @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
+    @pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
+    def test_rate_and_matrix_of_a_model_too_sure_or_not_sure_enough(
+        self, rate: float, sharpness: float
+    ) -> None:
+        truth_N, labels_N = noisy(2000, 5, rate, seed=1)
+        found = judge(labels_N, (opinions(truth_N, 5, 2).log() * sharpness).softmax(1))
+        wrong_N = labels_N != truth_N
+        assert found.noise_rate == pytest.approx(float(wrong_N.double().mean()), abs=0.02)
+        low, high = found.noise_interval
+        assert low - 0.001 <= float(wrong_N.double().mean()) <= high
+        for number in range(5):
+            own = labels_N[truth_N == number]
+            share = float((own == (number + 1) % 5).double().mean())
+            assert float(found.transition[number, (number + 1) % 5]) == pytest.approx(
+                share, abs=0.05
+            )
+
+    def test_probabilities_are_calibrated(self) -> None:
+        truth_N, labels_N = noisy(20_000, 3, 0.3, seed=3)
+        found = judge(labels_N, opinions(truth_N, 3, 4, sure=2.0))
+        wrong_N = (labels_N != truth_N).double()
+        for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+            among_N = (found.wrong >= low) & (found.wrong < low + 0.2)
+            assert among_N.sum() > 100
+            assert float(found.wrong[among_N].mean()) == pytest.approx(
+                float(wrong_N[among_N].mean()), abs=0.05
+            )
+
+    def test_neighbours_speak_where_the_model_has_learnt_every_label_by_heart(self) -> None:
+        truth_N, labels_N = noisy(1000, 4, 0.3, seed=5)
+        generator = torch.Generator().manual_seed(6)
+        features_ND = 3 * torch.eye(4)[truth_N] + 0.3 * torch.randn(1000, 4, generator=generator)
+        by_heart_NC = 0.97 * torch.eye(4)[labels_N] + 0.01 * (1 - torch.eye(4)[labels_N])
+        found = judge(labels_N, by_heart_NC, features_ND, torch.zeros(1000).bool())
+        wrong_N = labels_N != truth_N
+        assert ((found.wrong > 0.5) == wrong_N).double().mean() > 0.98
+        without = judge(labels_N, by_heart_NC)
+        assert without.noise_rate < 0.01, "by itself such a model says that all is well"
+
+    def test_clean_labels_raise_no_alarm(self) -> None:
+        truth_N, _ = noisy(3000, 10, 0.0, seed=7)
+        issues = mlnt.find_label_issues(truth_N, opinions(truth_N, 10, 8, sure=6.0))
+        assert issues.noise_rate < 0.005
+        assert int(issues.flagged.sum()) <= 3
+
+    def test_few_labels_are_ranked_by_the_model_alone(self) -> None:
+        probabilities = [[0.9, 0.1, 0.0], [0.9, 0.1, 0.0], [0.4, 0.35, 0.25]]
+        issues = mlnt.find_label_issues([0, 1, 0], torch.tensor(probabilities))
+        assert issues.positions.tolist() == [1, 2, 0]
+        assert issues.suggested.tolist() == [0, 0, 0]
+        assert issues.flagged.tolist() == [True, False, False]
+        torch.testing.assert_close(issues.score + issues.given_probability, torch.ones(3).double())
+
+    def test_one_label(self) -> None:
+        issues = mlnt.find_label_issues([1], [[0.2, 0.8]], features=[[1.0]])
+        assert issues.flagged.tolist() == [False]
+
+    def test_a_class_without_labels(self) -> None:
+        truth_N, labels_N = noisy(300, 3, 0.1, seed=9)
+        found = judge(labels_N, torch.cat([opinions(truth_N, 3, 1), torch.zeros(300, 1)], 1))
+        assert found.posterior[:, 3].max() < 1e-3
+        assert found.noise_rate == pytest.approx(0.1, abs=0.04)
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    @pytest.mark.gpu
+    def test_the_same_on_a_gpu(self) -> None:
+        truth_N, labels_N = noisy(5000, 6, 0.3, seed=2)
+        probabilities_NC, features_ND = opinions(truth_N, 6, 3), torch.eye(6)[truth_N]
+        features_ND = features_ND + 0.1 * torch.randn(5000, 6)
+        here = judge(labels_N, probabilities_NC, features_ND)
+        there = judge(labels_N.cuda(), probabilities_NC.cuda(), features_ND.cuda())
+        torch.testing.assert_close(there.wrong.cpu(), here.wrong, atol=0.02, rtol=0)
+        assert there.noise_rate == pytest.approx(here.noise_rate, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"features": np.zeros((3, 2))}, "features of 2 samples, got 3"),
+        ({"features": np.full((2, 2), np.nan)}, "finite features"),
+        ({"features": np.zeros(2)}, "finite features"),
+        ({"held_out": [True]}, "held_out of 2 samples, got 1"),
+    ],
+)
+def test_nonsense_beside_the_probabilities(more: dict, message: str) -> None:
+    with pytest.raises(mlnt.InputError, match=message):
+        mlnt.find_label_issues([0, 1], [[0.5, 0.5]] * 2, **more)
