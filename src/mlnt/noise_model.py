@@ -1,19 +1,25 @@
 """How likely is each label wrong, how many are, and which class was taken for which.
 
-A network's probabilities are no answer yet: it has learnt wrong labels too, it is too sure or not
-sure enough, and where half the cats are called dogs it rightly expects cats to be called dogs.
+A network's probabilities are no answer yet: it has learnt wrong labels too, and where half the
+cats are called dogs it rightly expects cats to be called dogs.
 
     1. p̄ᵢ = mean of p over the nearest others of i. A network learns one wrong label by heart,
        hardly those of thirty neighbours.
     2. p̄ᵢ = Σ_c qᵢ_c a_c solved for qᵢ, where the anchor a_c is the mean of p̄ over the labels of
        class c that look best: what the network says of a sample that is surely c.
-    3. qᵢ ∝ qᵢ^(1/t); labels arise by p(y | i) = Σ_c qᵢ_c T_cy. T is the most likely one;
-       temperatures t count by how likely they make labels that no network was trained on.
+    3. qᵢ ∝ qᵢ^(1/t), and labels arise by p(y | i) = Σ_c qᵢ_c T_cy, with the most likely T.
     4. p(c | i, yᵢ) ∝ qᵢ_c T_c,yᵢ; the label is wrong with probability 1 − p(yᵢ | i, yᵢ).
+    5. The odds of that are multiplied by those of 1 − p_i,yᵢ, half as strong, and by what makes
+       their mean the noise rate. A network that rejects a label itself says something too.
+
+Where q doubts, either the sample is hard and its label right, or the label is noise: labels alone
+cannot tell. The temperature t=1 takes all doubt for the former, t→0 for the latter, and people
+who label are wrong where it is hard. t=1/2 lies between; the two ends bound the noise rate.
 
 Axes: N samples, R of them searched for neighbours, K neighbours, C classes, D features.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,20 +27,18 @@ from torch import Tensor
 
 NEIGHBOURS = 30
 ANCHOR_SHARE = 0.5  # of the labels of a class
-TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
-# What might as well have been chosen: how far the noise rate moves with it is part of its error.
-OTHER_VIEWS = ((15, 0.5), (60, 0.5), (30, 0.3), (30, 0.7))  # neighbours, share
-
-MODEL_ERROR = 0.06  # of the noise rate, one standard error: no set of noisy labels obeys the model
+TEMPERATURE, SOFT, HARD = 0.5, 1.0, 0.1
+OWN_WEIGHT = 0.5  # of the network's own opinion of the label, beside that of the neighbours
 
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
-FITTED = 20_000  # samples that T and t are found by
+FITTED = 20_000  # samples that T is found by
 CHUNK = 4_096
 FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
 TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
-UNMIXING_STEPS = 60
-TRANSITION_STEPS = 100
+UNMIXING_STEPS = 30
+TRANSITION_STEPS = 60
 TINY = 1e-12
+LEAST = 1e-6  # probability: nothing is surer than one in a million
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Judgement:
     wrong: Tensor  # [N] probability that the label is wrong
     transition: Tensor  # [C, C] probability of each label (column) for a sample of a class (row)
     noise_rate: float  # share of wrong labels to be expected
-    noise_interval: tuple[float, float]  # two standard errors around it
+    noise_interval: tuple[float, float]  # all doubt for hard samples, all doubt for noise
 
 
 def judge(
@@ -62,32 +66,29 @@ def judge(
     """
     device = torch.device("cuda" if probabilities_NC.is_cuda else "cpu")  # others lack float64
     labels_N = labels_N.to(device)
-    probabilities_NC = probabilities_NC.to(device, torch.float64)
-    held_out_N = torch.ones_like(labels_N, dtype=torch.bool) if held_out_N is None else held_out_N
-    held_out_N = held_out_N.to(device)
-    nearest_NK = None
+    own_NC = probabilities_NC.to(device, torch.float64)
+    held_out_N = torch.ones_like(labels_N) if held_out_N is None else held_out_N
+    held_out_N = held_out_N.to(device).bool()
+    smooth_NC = own_NC
     if features_ND is not None and len(labels_N) > 1:
-        most = max(NEIGHBOURS, *(neighbours for neighbours, _ in OTHER_VIEWS))
-        nearest_NK = nearest_others(features_ND, min(most, len(labels_N) - 1)).to(device)
-    chosen = _some(len(labels_N), FITTED).to(device)
+        nearest_NK = nearest_others(features_ND, NEIGHBOURS).to(device)
+        smooth_NC = mean_of(own_NC, nearest_NK)
+    mixture_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N))
 
-    def view(neighbours: int, share: float) -> tuple[Tensor, Tensor]:
-        smooth_NC = probabilities_NC
-        if nearest_NK is not None:
-            smooth_NC = mean_of(probabilities_NC, nearest_NK[:, :neighbours])
-        mixture_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N, share))
-        return _posterior(mixture_NC, labels_N, held_out_N, chosen)
-
-    posterior_NC, transition_CC = view(NEIGHBOURS, ANCHOR_SHARE)
-    wrong_N = _wrong(posterior_NC, labels_N)
-    others = torch.stack([_wrong(view(*other)[0], labels_N).mean() for other in OTHER_VIEWS])
-    rate, error = float(wrong_N.mean()), _standard_error(wrong_N, others)
+    posterior_NC, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
+    rate, low, high = (
+        _noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (TEMPERATURE, SOFT, HARD)
+    )
+    chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
+    own_wrong_N = _wrong(own_NC, labels_N)
+    odds_N = _log_odds(_wrong(posterior_NC, labels_N)) + OWN_WEIGHT * _log_odds(own_wrong_N)
+    wrong_N = _with_mean(odds_N, rate)
     return Judgement(
-        posterior=posterior_NC,
+        posterior=_agreeing(posterior_NC, labels_N, wrong_N),
         wrong=wrong_N,
         transition=transition_CC,
         noise_rate=rate,
-        noise_interval=(max(0.0, rate - 2 * error), min(1.0, rate + 2 * error)),
+        noise_interval=(max(0.0, min(low, rate) - chance), min(1.0, max(high, rate) + chance)),
     )
 
 
@@ -115,13 +116,13 @@ def mean_of(values_NC: Tensor, places_NK: Tensor) -> Tensor:
     return total_NC / places_NK.shape[1]
 
 
-def anchors(smooth_NC: Tensor, labels_N: Tensor, share: float) -> Tensor:
+def anchors(smooth_NC: Tensor, labels_N: Tensor) -> Tensor:
     """What is said of samples surely of each class [C, C]: the mean over its best labels."""
     classes = smooth_NC.shape[1]
     anchors_CC = torch.eye(classes, dtype=smooth_NC.dtype, device=smooth_NC.device)
     for number in labels_N.unique().tolist():
         of_class = smooth_NC[labels_N == number]
-        count = max(1, int(share * len(of_class)))
+        count = max(1, int(ANCHOR_SHARE * len(of_class)))
         best = of_class[of_class[:, number].topk(count).indices]
         trust = count**2 / (count**2 + FEW_LABELS**2)
         anchors_CC[number] = trust * best.mean(0) + (1 - trust) * anchors_CC[number]
@@ -136,7 +137,7 @@ def unmix(smooth_NC: Tensor, anchors_CC: Tensor) -> Tensor:
         ratio_NC = smooth_NC / (mixture_NC @ anchors_CC).clamp(min=TINY)
         mixture_NC = mixture_NC * (ratio_NC @ anchors_CC.T)
         mixture_NC = mixture_NC / mixture_NC.sum(1, keepdim=True).clamp(min=TINY)
-    return mixture_NC
+    return _normalised(mixture_NC.clamp(min=LEAST))
 
 
 def fit_transition(mixture_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -155,32 +156,37 @@ def fit_transition(mixture_NC: Tensor, labels_N: Tensor) -> Tensor:
     return transition_CC
 
 
-def _posterior(
-    mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, chosen: Tensor
-) -> tuple[Tensor, Tensor]:
-    """p(c | i, yᵢ) and T, the temperatures weighed by the likelihood of held-out labels."""
-    some_NC, some_labels_N, some_held_out_N = (
-        values[chosen] for values in (mixture_NC, labels_N, held_out_N)
+def _posterior(mixture_NC: Tensor, labels_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """p(c | i, yᵢ) and T."""
+    tempered_NC = _normalised(mixture_NC ** (1 / temperature))
+    some = _some(len(labels_N), FITTED).to(labels_N.device)
+    transition_CC = fit_transition(tempered_NC[some], labels_N[some])
+    return _normalised(tempered_NC * transition_CC.T[labels_N]), transition_CC
+
+
+def _noise_rate(
+    mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, temperature: float
+) -> float:
+    """By all labels; the more by the held-out ones alone, the surer these say something else.
+
+    All are many, but the network may have learnt them by heart. The held-out ones are few: as long
+    as the difference is within their error, it says nothing.
+    """
+    by_all, by_held_out = (
+        float(
+            _wrong(
+                _posterior(mixture_NC[part], labels_N[part], temperature)[0], labels_N[part]
+            ).mean()
+        )
+        if part.any()
+        else math.nan
+        for part in (torch.ones_like(held_out_N), held_out_N)
     )
-    if not some_held_out_N.any():
-        some_held_out_N = torch.ones_like(some_held_out_N)
-    likelihoods, transitions = [], []
-    for temperature in TEMPERATURES:
-        tempered_NC = _temper(some_NC, temperature)
-        transition_CC = fit_transition(tempered_NC, some_labels_N)
-        likely_N = (tempered_NC * transition_CC.T[some_labels_N]).sum(1).clamp(min=TINY)
-        likelihoods.append(likely_N.log()[some_held_out_N].sum())
-        transitions.append(transition_CC)
-    weights = torch.stack(likelihoods).softmax(0)
-    posterior_NC, mean_CC = torch.zeros_like(mixture_NC), torch.zeros_like(transitions[0])
-    for weight, temperature, transition_CC in zip(
-        weights.tolist(), TEMPERATURES, transitions, strict=True
-    ):
-        if weight > 1e-3:
-            of_temperature = _temper(mixture_NC, temperature) * transition_CC.T[labels_N]
-            posterior_NC += weight * _normalised(of_temperature)
-            mean_CC += weight * transition_CC
-    return _normalised(posterior_NC), _normalised(mean_CC)
+    if math.isnan(by_held_out) or math.isnan(by_all):
+        return 0.0 if math.isnan(by_all) else by_all
+    variance = by_held_out * (1 - by_held_out) / int(held_out_N.sum())
+    difference = by_all - by_held_out
+    return by_held_out + difference * variance / max(difference**2, variance, TINY)
 
 
 def _wrong(posterior_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -189,16 +195,25 @@ def _wrong(posterior_NC: Tensor, labels_N: Tensor) -> Tensor:
     return others_NC.sum(1).clamp(0, 1)
 
 
-def _standard_error(wrong_N: Tensor, other_rates: Tensor) -> float:
-    """Of the rate: chance in each label, what might as well have been chosen, the model itself."""
-    rate = wrong_N.mean()
-    chance = (wrong_N * (1 - wrong_N)).sum() / len(wrong_N) ** 2
-    choice = (other_rates - rate).square().mean()
-    return float((chance + choice + (MODEL_ERROR * rate).square()).sqrt())
+def _with_mean(odds_N: Tensor, mean: float) -> Tensor:
+    """Probabilities of log odds that are all shifted alike, so that their mean is this one."""
+    low, high = -60.0, 60.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        is_high = float(torch.sigmoid(odds_N + middle).mean()) > mean
+        low, high = (low, middle) if is_high else (middle, high)
+    return torch.sigmoid(odds_N + low)
 
 
-def _temper(mixture_NC: Tensor, temperature: float) -> Tensor:
-    return _normalised(mixture_NC.clamp(min=1e-6) ** (1 / temperature))
+def _agreeing(posterior_NC: Tensor, labels_N: Tensor, wrong_N: Tensor) -> Tensor:
+    """The same proportions among the other classes, where the label is wrong with `wrong_N`."""
+    others_NC = posterior_NC.clamp(min=TINY).scatter(1, labels_N[:, None], 0.0)
+    others_NC = _normalised(others_NC) * wrong_N[:, None]
+    return others_NC.scatter(1, labels_N[:, None], (1 - wrong_N)[:, None])
+
+
+def _log_odds(probability: Tensor) -> Tensor:
+    return torch.logit(probability.clamp(LEAST, 1 - LEAST))
 
 
 def _normalised(values: Tensor) -> Tensor:
