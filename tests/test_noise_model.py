@@ -10,8 +10,10 @@ from mlnt.noise_model import (
     anchors,
     fit_transition,
     judge,
+    learnt_by_heart,
     mean_of,
     nearest_others,
+    noise_rate,
     unmix,
 )
 
@@ -34,6 +36,23 @@ class TestParts:
         found = anchors(torch.stack([given, 1 - given], 1), torch.zeros(20).long())
         by_hand = torch.tensor([[0.8 * 0.6 + 0.2, 0.8 * 0.4], [0.0, 1.0]], dtype=torch.float64)
         torch.testing.assert_close(found, by_hand)
+
+    def test_what_was_learnt_by_heart(self) -> None:
+        # It agrees with all four training labels and with one of the two held out.
+        own_NC = torch.eye(2)[torch.tensor([0, 1, 1, 0, 0, 0])]
+        labels_N, held_out_N = torch.tensor([0, 1, 1, 0, 0, 1]), torch.arange(6) > 3
+        assert learnt_by_heart(own_NC, labels_N, held_out_N) == 1.0
+        assert learnt_by_heart(own_NC, labels_N, torch.ones(6).bool()) == 0.0
+        wrong_once_N = torch.tensor([1, 1, 1, 0, 0, 1])  # 3/4 against 1/2
+        assert learnt_by_heart(own_NC, wrong_once_N, held_out_N) == pytest.approx(0.5)
+
+    def test_held_out_labels_overrule_all_when_they_are_sure(self) -> None:
+        sure_NC = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(2000, 1)
+        labels_N, held_out_N = torch.zeros(2000).long(), torch.arange(2000) >= 1000
+        labels_N[1000:1300] = 1  # wrong: 0 % of what was learnt, 30 % of what was not
+        found = noise_rate(sure_NC.clamp(1e-6, 1), labels_N, held_out_N, 0.5)
+        # 4 · 0.3 · 0.7 / 1000 = 0.00084 of the difference of 0.15, squared 0.0225, is 0.0056.
+        assert found == pytest.approx(0.3 - 0.15 * 0.00084 / 0.0225, abs=0.002)
 
     def test_unmixing_finds_what_was_mixed(self) -> None:
         anchors_CC = torch.tensor([[0.6, 0.4], [0.1, 0.9]], dtype=torch.float64)

@@ -8,9 +8,11 @@ cats are called dogs it rightly expects cats to be called dogs.
     2. p̄ᵢ = Σ_c qᵢ_c a_c solved for qᵢ, where the anchor a_c is the mean of p̄ over the labels of
        class c that look best: what the network says of a sample that is surely c.
     3. qᵢ ∝ qᵢ^(1/t), and labels arise by p(y | i) = Σ_c qᵢ_c T_cy, with the most likely T.
-    4. p(c | i, yᵢ) ∝ qᵢ_c T_c,yᵢ; the label is wrong with probability 1 − p(yᵢ | i, yᵢ).
-    5. The odds of that are multiplied by those of 1 − p_i,yᵢ, half as strong, and by what makes
-       their mean the noise rate. A network that rejects a label itself says something too.
+    4. p(c | i, yᵢ) ∝ qᵢ_c T_c,yᵢ; the label is wrong with probability 1 − p(yᵢ | i, yᵢ), which
+       gives the noise rate.
+    5. Labels are ranked by the odds of 4 at t=1, times those of 1 − pᵢ,yᵢ half as strong: a
+       network that rejects a label itself says something too. All odds are then multiplied by what
+       makes their mean the noise rate.
 
 Where q doubts, either the sample is hard and its label right, or the label is noise: labels alone
 cannot tell. The temperature t=1 takes all doubt for the former, t→0 for the latter, and people
@@ -28,7 +30,10 @@ from torch import Tensor
 NEIGHBOURS = 30
 ANCHOR_SHARE = 0.5  # of the labels of a class
 TEMPERATURE, SOFT, HARD = 0.5, 1.0, 0.1
-OWN_WEIGHT = 0.5  # of the network's own opinion of the label, beside that of the neighbours
+OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
+# Of the network's own opinion beside that of the neighbours, in the noise rate; none is left if it
+# has learnt a third of the labels by heart that it would not have guessed.
+OWN_SHARE, WARINESS = 0.5, 3.0
 
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
 FITTED = 20_000  # samples that T is found by
@@ -69,20 +74,23 @@ def judge(
     own_NC = probabilities_NC.to(device, torch.float64)
     held_out_N = torch.ones_like(labels_N) if held_out_N is None else held_out_N
     held_out_N = held_out_N.to(device).bool()
-    smooth_NC = own_NC
+    smooth_NC = blend_NC = own_NC
     if features_ND is not None and len(labels_N) > 1:
         nearest_NK = nearest_others(features_ND, NEIGHBOURS).to(device)
         smooth_NC = mean_of(own_NC, nearest_NK)
-    mixture_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N))
+        share = OWN_SHARE * max(0.0, 1 - WARINESS * learnt_by_heart(own_NC, labels_N, held_out_N))
+        blend_NC = share * own_NC + (1 - share) * smooth_NC
 
-    posterior_NC, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
+    mixture_NC = unmix(blend_NC, anchors(blend_NC, labels_N))
     rate, low, high = (
-        _noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (TEMPERATURE, SOFT, HARD)
+        noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (TEMPERATURE, SOFT, HARD)
     )
     chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
-    own_wrong_N = _wrong(own_NC, labels_N)
-    odds_N = _log_odds(_wrong(posterior_NC, labels_N)) + OWN_WEIGHT * _log_odds(own_wrong_N)
-    wrong_N = _with_mean(odds_N, rate)
+    _, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
+
+    posterior_NC, _ = _posterior(unmix(smooth_NC, anchors(smooth_NC, labels_N)), labels_N, SOFT)
+    odds_N = _log_odds(_wrong(posterior_NC, labels_N))
+    wrong_N = _with_mean(odds_N + OWN_WEIGHT * _log_odds(_wrong(own_NC, labels_N)), rate)
     return Judgement(
         posterior=_agreeing(posterior_NC, labels_N, wrong_N),
         wrong=wrong_N,
@@ -90,6 +98,20 @@ def judge(
         noise_rate=rate,
         noise_interval=(max(0.0, min(low, rate) - chance), min(1.0, max(high, rate) + chance)),
     )
+
+
+def learnt_by_heart(own_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> float:
+    """Of the labels it would not have guessed, the share that the network repeats after training.
+
+    (a − h) / (1 − h), where it agrees with a of its training labels and with h of those held out.
+    """
+    if held_out_N.all():
+        return 0.0
+    if not held_out_N.any():
+        return 1.0  # nobody knows
+    agrees_N = (own_NC.argmax(1) == labels_N).double()
+    trained, held_out = float(agrees_N[~held_out_N].mean()), float(agrees_N[held_out_N].mean())
+    return min(max((trained - held_out) / max(1 - held_out, TINY), 0.0), 1.0)
 
 
 def nearest_others(features_ND: Tensor, neighbours: int) -> Tensor:
@@ -164,29 +186,28 @@ def _posterior(mixture_NC: Tensor, labels_N: Tensor, temperature: float) -> tupl
     return _normalised(tempered_NC * transition_CC.T[labels_N]), transition_CC
 
 
-def _noise_rate(
+def noise_rate(
     mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, temperature: float
 ) -> float:
     """By all labels; the more by the held-out ones alone, the surer these say something else.
 
     All are many, but the network may have learnt them by heart. The held-out ones are few: as long
-    as the difference is within their error, it says nothing.
+    as the difference is within two of their standard errors, it says nothing.
     """
-    by_all, by_held_out = (
-        float(
-            _wrong(
-                _posterior(mixture_NC[part], labels_N[part], temperature)[0], labels_N[part]
-            ).mean()
-        )
-        if part.any()
-        else math.nan
-        for part in (torch.ones_like(held_out_N), held_out_N)
-    )
-    if math.isnan(by_held_out) or math.isnan(by_all):
-        return 0.0 if math.isnan(by_all) else by_all
-    variance = by_held_out * (1 - by_held_out) / int(held_out_N.sum())
+
+    def rate_of(part_N: Tensor) -> float:
+        posterior_NC, _ = _posterior(mixture_NC[part_N], labels_N[part_N], temperature)
+        return float(_wrong(posterior_NC, labels_N[part_N]).mean())
+
+    if len(labels_N) == 0:
+        return 0.0
+    by_all = rate_of(torch.ones_like(held_out_N))
+    if not held_out_N.any():
+        return by_all
+    by_held_out = rate_of(held_out_N)
+    noise = 4 * by_held_out * (1 - by_held_out) / int(held_out_N.sum())
     difference = by_all - by_held_out
-    return by_held_out + difference * variance / max(difference**2, variance, TINY)
+    return by_held_out + difference * noise / max(difference**2, noise, TINY)
 
 
 def _wrong(posterior_NC: Tensor, labels_N: Tensor) -> Tensor:
