@@ -16,7 +16,7 @@ def pack(value: Any, tensors: Tensors) -> Any:
     if isinstance(value, Tensor):
         name = str(len(tensors))
         # A file of tensors holds no views; a scalar of the device is copied like any other.
-        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         return {"tensor": name}
     if isinstance(value, dict):
         # As pairs: an optimizer counts its parameters by numbers, which JSON's names are not.
