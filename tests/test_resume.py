@@ -128,7 +128,7 @@ class StopEvery(Watcher):
 
 
 def test_stopped_again_and_again(tmp_path: Path, whole: Path) -> None:
-    """An epoch has four steps: stopped after one, after two, after three of them, and at its end."""
+    """An epoch has four steps: stopped after each of them, and at its end."""
     folder, stops = tmp_path / "run", 0
     while not (folder / "summary.json").exists():
         try:
