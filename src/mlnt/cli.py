@@ -154,8 +154,8 @@ def train(
         )
     console.print(
         f"{summary['labels_flagged']} of {summary['labels']} labels look "
-        f"wrong; {summary['seconds']:.0f} s in all, "
-        f"{summary['checkpoints']['percent']:.1f} % of it for checkpoints",
+        f"wrong; {summary['seconds']:.0f} s in all "
+        f"({summary['checkpoints']['percent']:.1f} % for checkpoints)",
         soft_wrap=True,
     )
     console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)

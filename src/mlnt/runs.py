@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from mlnt.checkpoints import Checkpoints
 from mlnt.errors import InputError, StorageError
-from mlnt.storage import reason, write_aside, write_bytes
+from mlnt.storage import flush_folder, reason, write_aside, write_bytes
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -75,6 +75,7 @@ class RunFolder:
         """Make the folder; one that cannot be written to is found out before any training."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            flush_folder(self.path.parent)
             self.write_json(CONFIG, config)  # first: a folder without it is no run
             self.write_text(METRICS, "")
         except (OSError, ValueError) as error:
@@ -83,8 +84,11 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains into this folder. The lock of a process that died is none."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = self._lock()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = self._lock()
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path}: {reason(error)}") from None
         try:
             yield
         finally:

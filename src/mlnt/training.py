@@ -225,35 +225,50 @@ class Trainer:
         try:
             for epoch in range(len(history) + 1, settings.epochs + 1):
                 self._check_time()
-                rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
-                losses = runner.run(rates, step_ends)
-                means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
-                closing_began = time.perf_counter()
-                self._check_weights(method.models, stage, epoch, steps)
-                method.epoch_ends(epoch)
-                clock.read(progress)
-                row = {
-                    "method": stage.method,
-                    "iteration": stage.iteration,
-                    "epoch": epoch,
-                    **means,
-                    **self.evaluate(method.models, progress.results, epoch),
-                    **_figures(rates[-1]),
-                    "step_ms": 1000 * progress.epoch_seconds / steps,
-                    **runner.waiting(),
-                    "seconds": clock.seconds,
-                }
+                row = self._epoch(stage, method, runner, progress, clock, step_ends)
                 history.append(row)
                 clock.begin_epoch()
                 self.journal.note(row)
                 save(must=epoch == settings.epochs)
-                self.closing_seconds = time.perf_counter() - closing_began
+                self.closing_seconds = time.perf_counter() - clock.steps_ended
                 for watcher in self.watchers:
                     watcher.epoch_ends(row)
         except Stopped:
             save(must=True)
             raise
         return StageResult(stage, dict(method.models), progress.results, history, _seconds(history))
+
+    def _epoch(
+        self,
+        stage: Stage,
+        method: Method,
+        runner: Steps,
+        progress: Progress,
+        clock: "_Clock",
+        step_ends: Callable[[], None],
+    ) -> dict[str, Any]:
+        """The steps of the next epoch, and what came of them."""
+        epoch, steps = len(progress.history) + 1, self.steps_per_epoch
+        rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
+        losses = runner.run(rates, step_ends)
+        means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
+        self._check_weights(method.models, stage, epoch, steps)
+        method.epoch_ends(epoch)
+        step_ms = 1000 * clock.end_steps() / steps
+        return {
+            "method": stage.method,
+            "iteration": stage.iteration,
+            "epoch": epoch,
+            **means,
+            **self.evaluate(method.models, progress.results, epoch),
+            "lr": rates[-1].lr,
+            "eta": rates[-1].eta,
+            "gamma": rates[-1].gamma,
+            "lam": rates[-1].lam,
+            "step_ms": step_ms,
+            **runner.waiting(),
+            "seconds": time.perf_counter() - clock.began,
+        }
 
     def _check_time(self) -> None:
         if time.monotonic() + self.closing_seconds > self.deadline:
@@ -331,21 +346,19 @@ class _Clock:
     def __init__(self, progress: Progress) -> None:
         now = time.perf_counter()
         self.began, self.epoch_began = now - progress.seconds, now - progress.epoch_seconds
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.began
+        self.steps_ended = now
 
     def begin_epoch(self) -> None:
         self.epoch_began = time.perf_counter()
 
+    def end_steps(self) -> float:
+        """The seconds that the epoch's steps took."""
+        self.steps_ended = time.perf_counter()
+        return self.steps_ended - self.epoch_began
+
     def read(self, progress: Progress) -> None:
         now = time.perf_counter()
         progress.seconds, progress.epoch_seconds = now - self.began, now - self.epoch_began
-
-
-def _figures(rates: Rates) -> dict[str, Any]:
-    return {"lr": rates.lr, "eta": rates.eta, "gamma": rates.gamma, "lam": rates.lam}
 
 
 def _seconds(history: list[dict[str, Any]]) -> float:
