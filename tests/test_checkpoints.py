@@ -130,7 +130,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any], str]] = {
     "disk full halfway": ("write", refuse_the_rest, "No space left on device"),
     "device fails": ("write", refuse(errno.EIO), "Input/output error"),
     "nothing is written": ("write", take_none, "nothing is written any more"),
-    "written wrongly": ("write", garble, "reads back damaged: its checksum differs"),
+    "written wrongly": ("write", garble, "what was written reads back damaged"),
     "flush fails": ("fsync", refuse(errno.EIO), "Input/output error"),
     "quota": ("fsync", refuse(errno.EDQUOT), "Disk quota exceeded"),
     "rename fails": ("replace", refuse(errno.EIO), "Input/output error"),

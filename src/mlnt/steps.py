@@ -134,20 +134,21 @@ class Steps:
             self.feeder.close()
 
     def state(self) -> dict[str, Any]:
-        """All that decides the steps to come: a new `Steps` that loads it goes on alike."""
-        return copy.deepcopy(
-            {
-                "device": self.device.type,
-                "models": {name: m.state_dict() for name, m in self.method.models.items()},
-                "optimizer": self.method.optimizer.state_dict(),
-                "tensors": self.method.tensors(),
-                "epoch": self._epoch_state(),
-                "streams": [stream.state() for stream in self._streams()],
-                "generator": self.generator.get_state(),
-                "default": torch.get_rng_state(),
-                "default_cuda": _cuda_state(self.device),
-            }
-        )
+        """All that decides the steps to come: a new `Steps` that loads it goes on alike.
+
+        As it is at this moment: the next step changes it, as it does a `state_dict`.
+        """
+        return {
+            "device": self.device.type,
+            "models": {name: m.state_dict() for name, m in self.method.models.items()},
+            "optimizer": self.method.optimizer.state_dict(),
+            "tensors": self.method.tensors(),
+            "epoch": self._epoch_state(),
+            "streams": [stream.state() for stream in self._streams()],
+            "generator": self.generator.get_state(),
+            "default": torch.get_rng_state(),
+            "default_cuda": _cuda_state(self.device),
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         if state["device"] != self.device.type:

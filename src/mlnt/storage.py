@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """All of `data`, on the disk when this returns."""
+def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
+    """All of the parts, one behind the other, on the disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
-        left = memoryview(data)
-        while left:
-            written = os.write(descriptor, left)  # may take less than it is given
-            if written == 0:
-                raise OSError(errno.EIO, "nothing is written any more")
-            left = left[written:]
+        for part in parts:
+            left = memoryview(part)
+            while left:
+                written = os.write(descriptor, left)  # may take less than it is given
+                if written == 0:
+                    raise OSError(errno.EIO, "nothing is written any more")
+                left = left[written:]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
