@@ -246,6 +246,21 @@ def test_a_full_disk_on_the_command_line(
     assert said.count("\n") == 1
 
 
+def test_a_full_disk_ends_an_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = []
+
+    def full(*arguments: object, **options: Any) -> None:
+        begun.append(options["out"])
+        raise StorageError("cannot write: No space left on device")
+
+    monkeypatch.setattr("mlnt.api.train", full)
+    assert command(["reproduce", "digits", "--seeds", "3", "--out", str(tmp_path / "x")]) == 1
+    assert len(begun) == 1, "the other cells would fare no better"
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 @pytest.mark.parametrize("cost", [0.001, 0.2, 30.0])
 @pytest.mark.parametrize("epoch", [0.5, 5.0, 600.0])
 def test_writing_stays_below_a_hundredth(cost: float, epoch: float) -> None:

@@ -18,8 +18,8 @@ from mlnt.training import Watcher
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 OPTIONS = {"noise": "symmetric:0.4", "epochs": 2, "iterations": 2, "sets": 2, "batch_size": 128}
-# On a GPU without --deterministic: of the losses of each epoch, in float32.
-TOLERANCE = 1e-2
+# Of the losses of each epoch on a GPU without --deterministic, in float64.
+TOLERANCE = 1e-6
 
 # In a process of its own: cuBLAS must be told before the process uses the GPU.
 SCRIPT = """
@@ -88,8 +88,12 @@ class StopAfter(Watcher):
 @pytest.mark.gpu
 @needs_gpu
 def test_with_graphs_the_same_trajectory(tmp_path: Path) -> None:
-    """Stopped in the middle of the first epoch of MLNT, after its step was recorded."""
-    options = {**OPTIONS, "device": "cuda", "precision": "float32", "engine": "folded"}
+    """Stopped in the middle of the first epoch of MLNT, after its step was recorded.
+
+    In float64, where what kernels round differently stays small: the batches, random numbers and
+    rates are the same, or the losses would differ by percents.
+    """
+    options = {**OPTIONS, "device": "cuda", "precision": "float64", "engine": "folded"}
     whole = mlnt.train("digits", **options)
     with pytest.raises(Stopped):
         mlnt.train("digits", out=tmp_path / "run", watchers=[StopAfter(24)], **options)
@@ -98,11 +102,7 @@ def test_with_graphs_the_same_trajectory(tmp_path: Path) -> None:
         for name in ("class_loss", "meta_loss"):
             if name in row:
                 print(row["iteration"], row["epoch"], name, row[name], other[name] - row[name])
-    first = [row for row in whole.history if row["iteration"] == 1]
-    others = [row for row in again.history if row["iteration"] == 1]
-    for row, other in zip(first, others, strict=True):
-        for name in ("class_loss", "meta_loss"):
-            assert other[name] == pytest.approx(row[name], rel=TOLERANCE), (row["epoch"], name)
+                assert other[name] == pytest.approx(row[name], rel=TOLERANCE), (row, name)
 
 
 def test_settings_of_torch_come_and_go() -> None:
