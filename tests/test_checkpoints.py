@@ -264,26 +264,27 @@ def test_a_full_disk_ends_an_experiment(
 @pytest.mark.parametrize("cost", [0.001, 0.2, 30.0])
 @pytest.mark.parametrize("epoch", [0.5, 5.0, 600.0])
 def test_writing_stays_below_a_hundredth(cost: float, epoch: float) -> None:
-    """Epochs and checkpoints of any length: four that must be, others as they are allowed."""
+    """Four stages, of epochs and checkpoints of any length."""
     now = [0.0]
     pace = Pace(5, clock=lambda: now[0])
     lost, ends = 0.0, 20_000.0
     while now[0] < ends:
         now[0] += min(epoch, 10)
         at_end_of_epoch = epoch <= 10 or now[0] % epoch < 10
-        must = now[0] // (ends / 4) != (now[0] - min(epoch, 10)) // (ends / 4)
-        if must or (pace.allows() if at_end_of_epoch else pace.is_due()):
+        at_end_of_stage = now[0] // (ends / 4) != (now[0] - min(epoch, 10)) // (ends / 4)
+        share = journal.END_SHARE if at_end_of_stage else journal.SHARE
+        if pace.allows(share) if at_end_of_epoch or at_end_of_stage else pace.is_due():
             with pace.measured():
                 now[0] += cost
         lost = max(lost, now[0] - pace.last)
-    assert pace.written > 4
+    assert pace.written >= 4
     assert pace.seconds < 0.01 * now[0]
     assert lost <= max(300, epoch, 2 * cost / journal.SHARE) + 10 + cost
 
 
 def test_what_writing_took_is_said(tmp_path: Path) -> None:
     summary = mlnt.train(blobs(), out=tmp_path / "run", **QUICK).summary
-    assert summary["checkpoints"]["written"] >= 2, "one at the end of each stage"
+    assert summary["checkpoints"]["written"] >= 1, "the first at least"
     assert 0 < summary["checkpoints"]["seconds"] < 10
     assert (
         RunFolder(tmp_path / "run").read_json("summary.json")["checkpoints"]

@@ -139,6 +139,23 @@ def test_stopped_again_and_again(tmp_path: Path, whole: Path) -> None:
     assert_same_end(folder, whole)
 
 
+def test_the_end_of_a_stage_may_be_left_out(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a checkpoint of the second stage, but of the first only that of its first epoch."""
+    monkeypatch.setattr(journal, "SHARE", 0.0)
+    monkeypatch.setattr(journal, "END_SHARE", 0.0)
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(folder, watchers=[StopAfter(2, 2)])
+    first = RunFolder(folder).checkpoints.load("0-cross_entropy")
+    assert first is not None
+    assert len(first["progress"]["history"]) == 1
+    assert RunFolder(folder).checkpoints.load("1-mlnt") is not None
+    train(folder, resume=True)
+    assert_same_end(folder, whole)
+
+
 def test_checkpoints_by_the_clock(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from mlnt.training import Journal, Stage
 
 # Where and how fast a run is computed is no matter of what it computes.
 MACHINE = ("device", "workers", "engine", "graph", "deterministic", "checkpoint_minutes")
-SHARE = 0.005  # of the time for checkpoints; with the few that must be, less than a hundredth
+SHARE, END_SHARE = 0.005, 0.009  # of the time for checkpoints; for those at the end of a stage
 
 
 class Pace:
@@ -24,13 +24,13 @@ class Pace:
         self.began = self.last = clock()
         self.written, self.seconds, self.cost = 0, 0.0, 0.0  # cost: of the last one
 
-    def allows(self) -> bool:
-        """One more would not take a larger share of the time than SHARE; the first always may."""
-        return self.seconds + self.cost <= SHARE * (self.clock() - self.began)
+    def allows(self, share: float) -> bool:
+        """With one more, all would not take more of the time than that; the first always may."""
+        return self.seconds + self.cost <= share * (self.clock() - self.began)
 
     def is_due(self) -> bool:
-        """So it is, and `minutes` have passed since the last."""
-        return self.clock() - self.last >= 60 * self.minutes and self.allows()
+        """It would be, within an epoch: `minutes` have passed since the last."""
+        return self.clock() - self.last >= 60 * self.minutes and self.allows(SHARE)
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
@@ -70,8 +70,15 @@ class RunJournal(Journal):
     def is_due(self) -> bool:
         return self.pace.is_due()
 
-    def save(self, stage: Stage, content: Callable[[], dict[str, Any]], must: bool) -> None:
-        if not (must or self.pace.allows()):
+    def save(
+        self,
+        stage: Stage,
+        content: Callable[[], dict[str, Any]],
+        end: bool = False,
+        must: bool = False,
+    ) -> None:
+        # Without that of a stage's end a run goes on from the one before: it only takes longer.
+        if not (must or self.pace.allows(END_SHARE if end else SHARE)):
             return
         with self.run.writing(), self.pace.measured():
             saved = content()

@@ -81,9 +81,15 @@ class Journal:
         """Asked after each step: is it time to save, in the middle of an epoch?"""
         return False
 
-    def save(self, stage: Stage, content: Callable[[], dict[str, Any]], must: bool) -> None:
-        """Called after each epoch, when due, and when training stops; `must` at a stage's end and
-        when it stops, else only if it is worth its time. `content()` is made of tensors and plain
+    def save(
+        self,
+        stage: Stage,
+        content: Callable[[], dict[str, Any]],
+        end: bool = False,
+        must: bool = False,
+    ) -> None:
+        """Called after each epoch, when due, and when training stops (`must`); else only if it is
+        worth its time, rather so at the `end` of a stage. `content()` is made of tensors and plain
         values."""
 
 
@@ -202,7 +208,7 @@ class Trainer:
         history = progress.history
         clock = _Clock(progress)
 
-        def save(must: bool) -> None:
+        def save(end: bool = False, must: bool = False) -> None:
             if runner.done:
                 # What is damaged already must not take the place of what is not.
                 epoch = len(history) + 1
@@ -210,7 +216,7 @@ class Trainer:
                 self._check_weights(method.models, stage, epoch, runner.done)
             clock.read(progress)
             self.journal.save(
-                stage, lambda: {"steps": runner.state(), "progress": progress.state()}, must
+                stage, lambda: {"steps": runner.state(), "progress": progress.state()}, end, must
             )
 
         def step_ends() -> None:
@@ -218,7 +224,7 @@ class Trainer:
                 watcher.step_ends()
             self._check_time()
             if self.journal.is_due():
-                save(must=False)
+                save()
 
         for watcher in self.watchers:
             watcher.stage_begins(stage, settings.epochs, steps, len(history))
@@ -229,7 +235,7 @@ class Trainer:
                 history.append(row)
                 clock.begin_epoch()
                 self.journal.note(row)
-                save(must=epoch == settings.epochs)
+                save(end=epoch == settings.epochs)
                 self.closing_seconds = time.perf_counter() - clock.steps_ended
                 for watcher in self.watchers:
                     watcher.epoch_ends(row)
