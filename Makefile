@@ -6,7 +6,7 @@ READY := .venv/.ready
 endif
 export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: demo test test-slow check format bench clean
+.PHONY: demo test test-slow soak check format bench clean
 
 demo: $(READY)
 	$(PY) -m mlnt train digits --noise symmetric:0.7
@@ -16,6 +16,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(PY) -m pytest -m slow
+
+soak: $(READY)
+	$(PY) -m pytest -m soak -s
 
 check: $(READY)
 	$(PY) -m ruff format --check .

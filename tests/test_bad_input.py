@@ -29,7 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 DAMAGE = {
     "config.json": ["", "[]", "{}", "{", '{"data": 3}', '{"data": {"encoder": []}}'],
     "summary.json": ["", "[]", "{}"],
-    "metrics.jsonl": ["{", "[]\n", "{}\n", "7\n"],
+    "metrics.jsonl": ["{\n", "[]\n", "{}\n", "7\n"],
     "label_issues.csv": ["", "a,b\n1,2\n", "index\n1\n"],
     "best.safetensors": ["", "garbage", "\x08\x00\x00\x00\x00\x00\x00\x7f{}"],
 }

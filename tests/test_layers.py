@@ -7,15 +7,15 @@ PACKAGE = Path(__file__).parent.parent / "src" / "mlnt"
 
 # Each layer may import from itself and from those before it.
 LAYERS = (
-    {"_openmp", "errors", "packing"},
-    {"config", "runs", "device"},
+    {"_openmp", "errors", "packing", "storage"},
+    {"checkpoints", "config", "runs", "device"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},
     {"evaluation", "gallery", "judging", "label_issues", "noise_model"},
     {"methods"},
     {"steps"},
     {"training"},
-    {"filtered", "iterations", "journal"},
+    {"filtered", "interruption", "iterations", "journal"},
     {"recipes"},
     {"report"},
     {"api", "prediction"},

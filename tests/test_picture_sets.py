@@ -1,5 +1,6 @@
 """Training on pictures that stay on disk: Clothing1M's form, folders by class, weights to start."""
 
+import contextlib
 import csv
 import json
 import os
@@ -17,6 +18,7 @@ from mlnt.cli import run as command
 from mlnt.data.encoding import ImageEncoder
 from mlnt.models import build_model, load_weights
 from mlnt.resnet import ResNet, resnet18, resnet50
+from mlnt.training import Watcher
 
 CLASSES = 3
 
@@ -73,15 +75,32 @@ def test_workers_change_nothing(tree: Path) -> None:
         assert row["student"] == other["student"]
 
 
-def test_interrupted_it_goes_on(tree: Path, tmp_path: Path) -> None:
-    whole = train(tree, epochs=2)
-    folder = tmp_path / "run"
+class StopAfter(Watcher):
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def step_ends(self) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            raise mlnt.Stopped
+
+
+def test_interrupted_within_an_epoch_it_goes_on(tree: Path, tmp_path: Path) -> None:
+    """The batches of an epoch are drawn when it begins; the rest of them is remembered."""
+    options = {"epochs": 2, "iterations": 2, "batch_size": 16}
+    whole, folder, stops = train(tree, **options), tmp_path / "run", 0
     with pytest.raises(mlnt.Stopped):
-        train(tree, epochs=2, out=folder, deadline=0)
-    again = train(tree, epochs=2, out=folder, resume=True)
-    assert [row["class_loss"] for row in again.history] == [
-        row["class_loss"] for row in whole.history
-    ]
+        train(tree, out=folder, deadline=0, **options)
+    again = None
+    while again is None:
+        with contextlib.suppress(mlnt.Stopped):
+            again = train(tree, out=folder, resume=True, watchers=[StopAfter(7)], **options)
+        stops += 1
+    assert stops > 3
+    losses = [[row[name] for name in row if name.endswith("loss")] for row in again.history]
+    assert losses == [[row[n] for n in row if n.endswith("loss")] for row in whole.history]
+    state = whole.model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in again.model.state_dict().items())
 
 
 def test_a_folder_by_class_and_predictions(

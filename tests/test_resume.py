@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import mlnt
+from mlnt import journal
 from mlnt.cli import run as command
 from mlnt.config import make_settings
 from mlnt.data.dataset import Split
@@ -32,6 +34,8 @@ class Killed(Exception):
 class KillAfter(Watcher):
     """As if the process ended: in the middle of an epoch, or between two."""
 
+    end: type[Exception] = Killed
+
     def __init__(self, epochs: int, steps: int = 0) -> None:
         self.epochs, self.steps = epochs, steps
 
@@ -39,12 +43,18 @@ class KillAfter(Watcher):
         if self.epochs == 0 and self.steps > 0:
             self.steps -= 1
             if self.steps == 0:
-                raise Killed
+                raise self.end
 
     def epoch_ends(self, row: dict[str, Any]) -> None:
         self.epochs -= 1
         if self.epochs == 0 and self.steps == 0:
-            raise Killed
+            raise self.end
+
+
+class StopAfter(KillAfter):
+    """As if by a signal: what is there is saved first."""
+
+    end = Stopped
 
 
 def train(folder: Path, method: str = "mlnt", **options: Any) -> mlnt.Training:
@@ -100,10 +110,66 @@ METHODS = ("forward", "joint_optimization", "cnn_crf", "mean_teacher", "iterativ
 def test_other_methods_too(tmp_path: Path, method: str) -> None:
     train(tmp_path / "whole", method)
     folder = tmp_path / "run"
-    with pytest.raises(Killed):
-        train(folder, method, watchers=[KillAfter(1, 2)])
+    with pytest.raises(Stopped):
+        train(folder, method, watchers=[StopAfter(1, 2)])
+    assert RunFolder(folder).read_metrics()[-1]["epoch"] == 1
     train(folder, method, resume=True)
     assert_same_end(folder, tmp_path / "whole")
+
+
+class StopEvery(Watcher):
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def step_ends(self) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            raise Stopped
+
+
+def test_stopped_again_and_again(tmp_path: Path, whole: Path) -> None:
+    """An epoch has four steps: stopped after each of them, and at its end."""
+    folder, stops = tmp_path / "run", 0
+    while not (folder / "summary.json").exists():
+        try:
+            train(folder, resume=True, watchers=[StopEvery(5)])
+        except Stopped:
+            stops += 1
+    assert stops == 4 * EPOCHS * (ITERATIONS + 1) // 5
+    assert_same_end(folder, whole)
+
+
+def test_the_end_of_a_stage_may_be_left_out(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a checkpoint of the second stage, but of the first only that of its first epoch."""
+    monkeypatch.setattr(journal, "SHARE", 0.0)
+    monkeypatch.setattr(journal, "END_SHARE", 0.0)
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(folder, watchers=[StopAfter(2, 2)])
+    first = RunFolder(folder).checkpoints.load("0-cross_entropy")
+    assert first is not None
+    assert len(first["progress"]["history"]) == 1
+    assert RunFolder(folder).checkpoints.load("1-mlnt") is not None
+    train(folder, resume=True)
+    assert_same_end(folder, whole)
+
+
+def test_checkpoints_by_the_clock(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each step, if it may cost what it will; killed in the middle of an epoch."""
+    monkeypatch.setattr(journal, "SHARE", 1e9)
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        train(folder, checkpoint_minutes=0, watchers=[KillAfter(1, 3)])
+    saved = RunFolder(folder).checkpoints.load("0-cross_entropy")
+    assert saved is not None
+    assert saved["steps"]["epoch"]["done"] == 2, "killed before the third was written"
+    assert len(saved["progress"]["history"]) == 1
+    train(folder, resume=True)
+    assert_same_end(folder, whole)
 
 
 def test_dropout_and_the_order_of_rows_go_on(tmp_path: Path) -> None:
@@ -170,13 +236,23 @@ def test_refuses_what_has_ended_or_never_began(
         assert message in capsys.readouterr().err
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Killed):
-        train(tmp_path / "run", watchers=[KillAfter(1)])
-    path = tmp_path / "run" / "checkpoints" / "0-cross_entropy.safetensors"
-    path.write_bytes(path.read_bytes()[:1000])
-    assert command(["train", "--resume", str(tmp_path / "run")]) == 2
-    assert f"{path} cannot be read" in capsys.readouterr().err
+def test_a_damaged_checkpoint_is_named_and_passed_over(
+    tmp_path: Path, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", watchers=[StopAfter(1, 2)])
+    newest = tmp_path / "run" / "checkpoints" / "0-cross_entropy.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-5] ^= 4  # one bit of a tensor: only the checksum knows
+    newest.write_bytes(content)
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", resume=True, watchers=[StopAfter(0, 1)])
+    assert f"{newest} is damaged (its checksum differs); the one before is taken" in caplog.text
+    for path in newest.parent.glob("0-*.safetensors"):
+        path.write_bytes(path.read_bytes()[:1000])
+    train(tmp_path / "run", resume=True)
+    assert "it is begun anew" in caplog.text
+    assert_same_end(tmp_path / "run", whole)
 
 
 def test_what_is_packed_comes_back() -> None:
@@ -213,7 +289,7 @@ def test_data_given_beside_goes_on_too(
 
 
 def test_two_processes_do_not_train_into_one_folder(tmp_path: Path) -> None:
-    refused = pytest.raises(InputError, match="another process is training into")
+    refused = pytest.raises(InputError, match=rf"another process \({os.getpid()}\) is training")
     with RunFolder(tmp_path / "run").locked(), refused:
         train(tmp_path / "run")
     train(tmp_path / "run", "cross_entropy")  # the lock is gone with its holder
@@ -237,8 +313,9 @@ def test_momentum_keeps_the_layout_of_its_weights(tmp_path: Path) -> None:
 
     first, second = steps(), steps()
     first.run([Rates(0.1, 0.1, 0.9, 0.0)])
-    RunFolder(tmp_path).save_checkpoint("x", first.state())
-    saved = RunFolder(tmp_path).load_checkpoint("x")
+    checkpoints = RunFolder(tmp_path).checkpoints
+    checkpoints.save("x", first.state())
+    saved = checkpoints.load("x")
     assert saved is not None
     second.load_state(saved)
     for parameter, state in second.method.optimizer.state.items():

@@ -313,6 +313,6 @@ def test_a_loss_that_is_not_finite_stops_with_the_facts(tmp_path: Path) -> None:
     assert "with lr=0.1; lower it" in message
     checkpoint = tmp_path / "run" / "checkpoints" / "0-cross_entropy.safetensors"
     assert f"last good checkpoint: {checkpoint} (epoch 1 of cross_entropy)" in message
-    saved = RunFolder(tmp_path / "run").load_checkpoint("0-cross_entropy")
+    saved = RunFolder(tmp_path / "run").checkpoints.load("0-cross_entropy")
     assert saved is not None
     assert torch.isfinite(saved["steps"]["models"]["student"]["head.weight"]).all()

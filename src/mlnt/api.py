@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt import __version__
-from mlnt.config import Settings, make_settings, settings_from
+from mlnt.config import Settings, convert, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
@@ -26,12 +26,12 @@ from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
 from mlnt.defaults import choose_settings, preset_for
-from mlnt.device import computing, pick_device, weight_type
-from mlnt.errors import InputError, TrainingError
+from mlnt.device import computing, pick_device, prepare_deterministic, weight_type
+from mlnt.errors import InputError, StorageError, TrainingError
 from mlnt.evaluation import accuracy_by_class, predict_probabilities
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
-from mlnt.journal import begin
+from mlnt.journal import RunJournal, begin
 from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
@@ -39,7 +39,7 @@ from mlnt.noise_model import Judgement
 from mlnt.recipes import Result, check_method, run_recipe, summarise
 from mlnt.report import write_report
 from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
-from mlnt.training import Stage, Trainer, Watcher
+from mlnt.training import Trainer, Watcher
 
 __all__ = ["Training", "preset_for", "resume_run", "train"]
 
@@ -89,7 +89,7 @@ def train(
     preset   a name in `mlnt.config.PRESETS`; chosen by the data if not given
     model    a name, a network (each stage starts from a copy of it), or a function that makes one
     resume   go on with an unfinished run that lies in `out`, begun with the same data and settings
-    deadline by time.monotonic: no epoch begins that would not end before; raises `Stopped`
+    deadline by time.monotonic: stops before it, in the middle of an epoch too; raises `Stopped`
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
     if isinstance(model, str):
@@ -114,6 +114,8 @@ def train(
         # A misspelt setting should not cost the reading of the data.
         make_settings(preset or "cifar10", **settings)
         dataset = open_dataset(data, **{**options, "download": download})
+    if convert("deterministic", settings.get("deterministic", False)):
+        prepare_deterministic()
     device = pick_device(str(settings.get("device", "auto")))
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
@@ -149,15 +151,13 @@ def train(
             config["source"] = _source(data, options)
             config["reasons"] = dict(by_data.reasons)
             stack.enter_context(run.locked())
-            trainer.journal = begin(run, config, resume)
+            trainer.journal = journal = begin(run, config, chosen, resume)
+            stack.enter_context(_telling_what_is_left(run, journal))
             _report_faults_to(run, train_split)
         for watcher in watchers:
             watcher.run_begins(prepared, chosen, by_data.reasons)
         stack.enter_context(computing(chosen, device))
-        try:
-            result = run_recipe(trainer, new_model, prepared.classes)
-        except TrainingError as error:
-            raise TrainingError(f"{error}{_last_good(run)}") from None
+        result = run_recipe(trainer, new_model, prepared.classes)
         summary = {**summarise(result, trainer), "noise": noise}
         judged = _judge_all_labels(result, prepared)
         if test is not None:
@@ -169,7 +169,9 @@ def train(
         if isinstance(train_split.inputs, ImageFiles):
             summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
         if run is not None:
-            _write_result(run, result, summary, issues, judged, prepared)
+            summary["checkpoints"] = journal.cost()
+            with run.writing():
+                _write_result(run, result, summary, issues, judged, prepared)
     return Training(
         model=result.model,
         encoder=prepared.encoder,
@@ -370,16 +372,16 @@ def _write_result(
         run.write(FILTERED, lambda path: write_filtered(path, kept, dataset))
     run.write_json(SUMMARY, summary)
     write_report(run)
-    run.remove_checkpoints()
+    run.checkpoints.remove()
 
 
-def _last_good(run: RunFolder | None) -> str:
-    if run is None:
-        return ""
-    rows = run.read_metrics()
-    if not rows:
-        return f"; no checkpoint yet in {run.path}"
-    last = rows[-1]
-    stage = Stage(last["method"], last["iteration"])
-    path = run.checkpoint(stage.file_name)
-    return f"; last good checkpoint: {path} (epoch {last['epoch']} of {stage.name})"
+@contextlib.contextmanager
+def _telling_what_is_left(run: RunFolder, journal: RunJournal) -> Iterator[None]:
+    """What ends a training inside is told with the checkpoint that there is."""
+    try:
+        yield
+    except StorageError as error:
+        go_on = f"once that is mended, go on with: mlnt train --resume {run.path}"
+        raise StorageError(f"{error}; {journal.last_good}; {go_on}") from None
+    except TrainingError as error:
+        raise TrainingError(f"{error}; {journal.last_good}") from None

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import inspect
 import math
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -17,8 +18,10 @@ from mlnt.config import PRESETS, fields_by_name, kinds_of
 from mlnt.data.check import check_tree
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
+from mlnt.interruption import Interruption
 from mlnt.journal import MACHINE
 from mlnt.label_issues import harmless, read_label_issues
+from mlnt.models import is_imported
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import TerminalProgress, issues_table, noise_line, result_table
@@ -123,23 +126,25 @@ def train(
         "preset": preset,
     }
     folder = _folder_of_run(data, out, resume, {**given, **_set(others)})
+    interruption = Interruption()
     try:
-        with TerminalProgress(console) as progress:
+        with interruption, TerminalProgress(console) as progress:
+            watchers = [progress, interruption]
             if data is None:
-                training = api.resume_run(folder, deadline, [progress], **given)
+                training = api.resume_run(folder, deadline, watchers, **given)
             else:
                 training = api.train(
                     data,
                     out=folder,
                     download=download,
                     deadline=deadline,
-                    watchers=[progress],
+                    watchers=watchers,
                     **others,
                     **given,
                 )
-    except Stopped:
-        console.print(f"the time is up; go on with: mlnt train --resume {folder}", soft_wrap=True)
-        return
+    except Stopped as stop:
+        console.print(f"{stop}; go on with: {_going_on(folder, given)}", soft_wrap=True)
+        raise typer.Exit(interruption.status) from None
     summary = training.summary
     console.print(result_table(summary))
     found = summary.get("found_errors", {})
@@ -147,7 +152,11 @@ def train(
         console.print(
             f"wrong labels found: AUROC {found['auroc']:.3f}, AP {found['ap']:.3f}", soft_wrap=True
         )
-    console.print(f"{noise_line(summary)}; {summary['seconds']:.0f} s in all", soft_wrap=True)
+    console.print(
+        f"{noise_line(summary)}; {summary['seconds']:.0f} s in all "
+        f"({summary['checkpoints']['percent']:.1f} % for checkpoints)",
+        soft_wrap=True,
+    )
     console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)
 
 
@@ -162,6 +171,12 @@ def _folder_of_run(
     if data is not None or out is not None or given.keys() - {"model", *MACHINE}:
         raise InputError("--resume goes on with the data and settings of its run; give no others")
     return resume
+
+
+def _going_on(folder: Path, given: dict[str, Any]) -> str:
+    command = f"mlnt train --resume {shlex.quote(str(folder))}"
+    # A run folder must not say what to import.
+    return f"{command} --model {given['model']}" if is_imported(given.get("model", "")) else command
 
 
 def _set(options: dict[str, Any]) -> dict[str, Any]:
@@ -283,19 +298,21 @@ def reproduce_command(
     earlier one was stopped. Shows mean ± standard error beside the paper's figure.
     """
     folder = out or Path("runs") / what
-    outcome = reproduce.run_experiment(
-        what,
-        seeds,
-        data,
-        folder,
-        device,
-        fast=fast,
-        cells=cells,
-        minutes=minutes,
-        show=lambda: TerminalProgress(console),
-        tell=lambda line: console.print(line, style="bold", soft_wrap=True),
-        **_changes(change or []),
-    )
+    with Interruption() as interruption:
+        outcome = reproduce.run_experiment(
+            what,
+            seeds,
+            data,
+            folder,
+            device,
+            [interruption],
+            fast=fast,
+            cells=cells,
+            minutes=minutes,
+            show=lambda: TerminalProgress(console),
+            tell=lambda line: console.print(line, style="bold", soft_wrap=True),
+            **_changes(change or []),
+        )
     # Into a file or a pipe as wide as it is; a terminal shows what fits.
     wide = console if console.is_terminal else Console(width=120, markup=False, highlight=False)
     wide.print(outcome.table.to_rich())
@@ -308,8 +325,8 @@ def reproduce_command(
             "the same command goes on with the others",
             soft_wrap=True,
         )
-    if outcome.failed:
-        raise typer.Exit(1)
+    if interruption.status or outcome.failed:
+        raise typer.Exit(interruption.status or 1)
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:

@@ -211,6 +211,17 @@ class Settings:
         choices=("auto", "bfloat16", "float32", "float64"),
     )
     graph: bool = setting(True, "run each step as one CUDA graph, on a GPU", group="Machine")
+    deterministic: bool = setting(
+        False,
+        "the same bits in every run on a GPU too: slower, no CUDA graph; a CPU gives them anyway",
+        group="Machine",
+    )
+    checkpoint_minutes: float = setting(
+        5.0,
+        "minutes between checkpoints within an epoch; the end of an epoch has its own",
+        group="Machine",
+        low=0,
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -1,12 +1,16 @@
 """Which device to compute on, and in which numbers."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from mlnt.config import Settings
 from mlnt.errors import InputError
+
+CUBLAS, STEADY = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
 
 def pick_device(name: str) -> torch.device:
@@ -21,6 +25,47 @@ def pick_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {name!r} cannot be used: {reason}") from None
     return device
+
+
+def prepare_deterministic() -> None:
+    """What cuBLAS must know before its first use; InputError if that may have been already."""
+    if CUBLAS in os.environ:
+        return
+    if torch.cuda.is_initialized():
+        raise InputError(
+            f"deterministic must be known before this process uses the GPU; set {CUBLAS}={STEADY} "
+            "before Python starts"
+        )
+    os.environ[CUBLAS] = STEADY
+
+
+@contextlib.contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Within: on a GPU only algorithms that give the same bits each time."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic
+    fill = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # nothing here reads such memory
+    try:
+        yield
+    except RuntimeError as error:
+        operation, found, _ = str(error).partition(" does not have a deterministic implementation")
+        if found:
+            raise InputError(
+                f"{operation} has no deterministic form on a GPU; train without --deterministic, "
+                "or with --device cpu"
+            ) from None
+        if CUBLAS in str(error):
+            raise InputError(
+                f"deterministic needs {CUBLAS}={STEADY}, got {os.environ.get(CUBLAS)!r}; set it "
+                "before Python starts"
+            ) from None
+        raise
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        memory.fill_uninitialized_memory = fill
 
 
 def weight_type(settings: Settings) -> torch.dtype:
@@ -48,7 +93,9 @@ def computing(settings: Settings, device: torch.device) -> Iterator[None]:
             )
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
-            deterministic = torch.backends.cudnn.deterministic  # the user's wish
+            if settings.deterministic:
+                stack.enter_context(deterministic_algorithms())
+            deterministic = settings.deterministic or torch.backends.cudnn.deterministic
             tf32 = settings.precision == "auto"
             stack.enter_context(
                 torch.backends.cudnn.flags(

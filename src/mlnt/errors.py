@@ -15,8 +15,12 @@ class TrainingError(RuntimeError):
     """Training cannot go on (a loss that is not finite); says where and what is left."""
 
 
+class StorageError(TrainingError):
+    """A run folder cannot be written to; what it held before is still there."""
+
+
 class Stopped(Exception):
-    """The time is up; a run folder holds what training has reached."""
+    """Asked to stop, by the clock or a signal; a run folder holds what training has reached."""
 
 
 def check_share(name: str, value: float) -> None:

@@ -1,52 +1,114 @@
 """A run folder as the journal of a training: what it reached, and how it goes on."""
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from mlnt.config import settings_from
+from mlnt.config import Settings, settings_from
 from mlnt.errors import InputError
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Journal, Stage
 
 # Where and how fast a run is computed is no matter of what it computes.
-MACHINE = ("device", "workers", "engine", "graph")
+MACHINE = ("device", "workers", "engine", "graph", "deterministic", "checkpoint_minutes")
+SHARE, END_SHARE = 0.005, 0.009  # of the time for checkpoints; for those at the end of a stage
+
+
+class Pace:
+    """When the next checkpoint is worth its time: training may take long or a blink."""
+
+    def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.minutes, self.clock = minutes, clock
+        self.began = self.last = clock()
+        self.written, self.seconds, self.cost = 0, 0.0, 0.0  # cost: of the last one
+
+    def allows(self, share: float) -> bool:
+        """With one more, all would not take more of the time than that; the first always may."""
+        return self.seconds + self.cost <= share * (self.clock() - self.began)
+
+    def is_due(self) -> bool:
+        """It would be, within an epoch: `minutes` have passed since the last."""
+        return self.clock() - self.last >= 60 * self.minutes and self.allows(SHARE)
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        """Inside, one is written."""
+        began = self.clock()
+        yield
+        self.last = self.clock()
+        self.cost = self.last - began
+        self.seconds += self.cost
+        self.written += 1
 
 
 class RunJournal(Journal):
-    """Writes a checkpoint and a line of metrics.jsonl after each epoch."""
+    """Writes a line of metrics.jsonl after each epoch, and checkpoints."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, settings: Settings) -> None:
         self.run = run
+        self.pace = Pace(settings.checkpoint_minutes)
         self.rows: list[dict[str, Any]] = []  # of the stages gone through so far
+        self.last_good = "no checkpoint yet"
 
     def load(self, stage: Stage) -> dict[str, Any] | None:
-        found = self.run.load_checkpoint(stage.file_name)
-        if found is not None:
-            # Killed between the two, the last epoch would be in the checkpoint alone.
-            self.rows += found["history"]
+        with self.run.writing():
+            found = self.run.checkpoints.load(stage.file_name)
+            if found is not None:
+                self.rows += found["progress"]["history"]
+                self._remember(stage, found)
+            # Lines of epochs that came after the checkpoint will be written again.
             self.run.rewrite_metrics(self.rows)
         return found
 
-    def save(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
-        saved = content()
-        self.run.save_checkpoint(stage.file_name, saved)
-        self.rows.append(saved["history"][-1])
-        self.run.append_metrics(self.rows[-1])
+    def note(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        with self.run.writing():
+            self.run.append_metrics(row)
+
+    def is_due(self) -> bool:
+        return self.pace.is_due()
+
+    def save(
+        self,
+        stage: Stage,
+        content: Callable[[], dict[str, Any]],
+        end: bool = False,
+        must: bool = False,
+    ) -> None:
+        # Without that of a stage's end a run goes on from the one before: it only takes longer.
+        if not (must or self.pace.allows(END_SHARE if end else SHARE)):
+            return
+        with self.run.writing(), self.pace.measured():
+            saved = content()
+            self.run.checkpoints.save(stage.file_name, saved)
+        self._remember(stage, saved)
+
+    def cost(self) -> dict[str, Any]:
+        """What writing took in this process, for summary.json."""
+        elapsed = self.pace.clock() - self.pace.began
+        share = 100 * self.pace.seconds / elapsed if elapsed > 0 else 0.0
+        return {"written": self.pace.written, "seconds": self.pace.seconds, "percent": share}
+
+    def _remember(self, stage: Stage, content: dict[str, Any]) -> None:
+        epochs, steps = len(content["progress"]["history"]), content["steps"]["epoch"]["done"]
+        reached = f"epoch {epochs}" + (f" and {steps} steps" if steps else "")
+        path = self.run.checkpoints.newest(stage.file_name)
+        self.last_good = f"last good checkpoint: {path} ({reached} of {stage.name})"
 
 
-def begin(run: RunFolder, config: dict[str, Any], resume: bool) -> RunJournal:
+def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bool) -> RunJournal:
     """A journal for a new run, or for one that was interrupted and was begun alike."""
     if resume and run.file(CONFIG).exists():
         if run.file(SUMMARY).exists():
-            run.remove_checkpoints()  # if it was killed in its very last moment
+            run.checkpoints.remove()  # if it was killed in its very last moment
             raise InputError(f"{run.path} has come to its end; `mlnt report {run.path}` shows it")
         with run.expect_intact():
             check_same(run.read_json(CONFIG), config, str(run.path))
-        run.rewrite_metrics([])
     else:
         run.create(config)
-    return RunJournal(run)
+    return RunJournal(run, settings)
 
 
 def check_same(was: dict[str, Any], now: dict[str, Any], where: str) -> None:

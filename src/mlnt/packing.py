@@ -5,7 +5,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
@@ -15,8 +14,8 @@ def pack(value: Any, tensors: Tensors) -> Any:
     """`value` as what JSON can hold; its tensors go into `tensors`, under numbers."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
-        # A file of tensors holds no views; a scalar of the device is copied like any other.
-        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        # Where it lies there already, no copy: it is about to be written.
+        tensors[name] = value.detach().cpu().contiguous()
         return {"tensor": name}
     if isinstance(value, dict):
         # As pairs: an optimizer counts its parameters by numbers, which JSON's names are not.

@@ -4,7 +4,7 @@ config.json           settings, data and versions: enough to build the model aga
 metrics.jsonl         one line per evaluation
 summary.json          final figures of every model and iteration
 best.safetensors      the chosen model; student and teacher: after the last epoch
-checkpoints/          of each stage all it takes to go on after its last good epoch; until the end
+checkpoints/          of each stage all it takes to go on; until the end (see checkpoints.py)
 label_issues.csv      every training label, most suspicious first
 gallery.jsonl         what the most suspicious samples look like, for the report
 filtered.csv          what the last mentor left out, and what it took it for
@@ -16,7 +16,7 @@ import contextlib
 import json
 import math
 import os
-import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ try:
 except ImportError:  # not on this system: there nobody is kept out
     fcntl = None  # type: ignore[assignment]
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from mlnt.errors import InputError
-from mlnt.packing import Tensors, pack, unpack
+from mlnt.checkpoints import Checkpoints
+from mlnt.errors import InputError, StorageError
+from mlnt.storage import flush_folder, reason, write_aside, write_bytes
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -42,6 +43,8 @@ FAULTS = "faults.csv"
 FILTERED = "filtered.csv"
 REPORT = "report.html"
 CURVES = "curves.png"
+LOCK = ".lock"
+PATIENCE = 5.0  # seconds for the helpers of a killed process to end, which share its lock
 
 
 class RunFolder:
@@ -49,6 +52,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.checkpoints = Checkpoints(self.path / CHECKPOINTS)
 
     @classmethod
     def reserve(cls, path: str | Path, may_exist: bool = False) -> "RunFolder":
@@ -71,6 +75,7 @@ class RunFolder:
         """Make the folder; one that cannot be written to is found out before any training."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            flush_folder(self.path.parent)
             self.write_json(CONFIG, config)  # first: a folder without it is no run
             self.write_text(METRICS, "")
         except (OSError, ValueError) as error:
@@ -79,17 +84,44 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains into this folder. The lock of a process that died is none."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self.file(".lock").open("w") as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    raise InputError(f"another process is training into {self.path}") from None
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = self._lock()
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path}: {reason(error)}") from None
+        try:
+            yield
+        finally:
+            # While it is still ours; a folder that is gone or read-only keeps nobody out.
+            with contextlib.suppress(OSError):
+                self.file(LOCK).unlink()
+            os.close(descriptor)
+
+    def _lock(self) -> int:
+        """The descriptor of the lock file, locked, and still the one that has its name."""
+        given_up = time.monotonic() + PATIENCE
+        while True:
+            descriptor = os.open(self.file(LOCK), os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                yield
-            finally:
-                self.file(".lock").unlink(missing_ok=True)
+                if fcntl is not None:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.read(descriptor, 20).decode(errors="replace")
+                os.close(descriptor)
+                if _is_running(holder) or time.monotonic() > given_up:
+                    known = f" ({holder})" if holder.isdigit() else ""
+                    message = f"another process{known} is training into {self.path}"
+                    raise InputError(message) from None
+                time.sleep(0.05)
+                continue
+            # Its last holder may have removed it after it was opened here; then another process
+            # may hold a new one.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(self.file(LOCK))):
+                    os.ftruncate(descriptor, 0)
+                    os.write(descriptor, str(os.getpid()).encode())
+                    return descriptor
+            os.close(descriptor)
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
@@ -136,15 +168,20 @@ class RunFolder:
             what = f"{type(error).__name__}: {error}"
             raise InputError(f"the files of {self.path} are damaged ({what})") from None
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Inside, what the disk refuses is a `StorageError`."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.path}: {reason(error)}") from None
+
     def write_text(self, name: str, text: str) -> None:
         self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def write(self, name: str, writer: Callable[[Path], Any]) -> None:
         """Let `writer` fill a file aside, then put it in place in one move."""
-        final = self.file(name)
-        aside = final.with_name(f".{final.name}.part{final.suffix}")
-        writer(aside)
-        os.replace(aside, final)
+        write_aside(self.file(name), writer)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         with self.file(METRICS).open("a", encoding="utf-8") as file:
@@ -154,10 +191,11 @@ class RunFolder:
         self.write_text(METRICS, "".join(_line(row) for row in rows))
 
     def read_metrics(self) -> list[dict[str, Any]]:
+        """All whole lines: the last may be torn, where a process was killed as it wrote it."""
         if not self.file(METRICS).is_file():
             return []
         try:
-            lines = self.file(METRICS).read_text(encoding="utf-8").splitlines()
+            lines = self.file(METRICS).read_bytes().split(b"\n")[:-1]
             return [json.loads(line) for line in lines]
         except (OSError, ValueError) as error:
             raise InputError(f"{self.file(METRICS)} cannot be read: {error}") from None
@@ -165,7 +203,7 @@ class RunFolder:
     def save_state(self, name: str, state: dict[str, Tensor]) -> None:
         """Weights as NAME.safetensors. Tied weights are stored under each of their names."""
         copies = {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
-        self.write(f"{name}.safetensors", lambda path: save_file(copies, path))
+        self.write(f"{name}.safetensors", lambda path: write_bytes(path, save(copies)))
 
     def load_state(self, name: str) -> dict[str, Tensor]:
         path = self.file(f"{name}.safetensors")
@@ -176,36 +214,6 @@ class RunFolder:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path} cannot be read: {error}") from None
 
-    def checkpoint(self, name: str) -> Path:
-        return self.file(f"{CHECKPOINTS}/{name}.safetensors")
-
-    def save_checkpoint(self, name: str, content: dict[str, Any]) -> None:
-        """Anything nested of tensors and plain values, in one file, which appears whole."""
-        tensors: Tensors = {}
-        text = json.dumps(pack(content, tensors))
-        self.file(CHECKPOINTS).mkdir(exist_ok=True)
-        self.write(
-            f"{CHECKPOINTS}/{name}.safetensors",
-            lambda path: save_file(tensors, path, metadata={"content": text}),
-        )
-
-    def load_checkpoint(self, name: str) -> dict[str, Any] | None:
-        """What `save_checkpoint` was given; None if there is none of that name."""
-        path = self.checkpoint(name)
-        if not path.is_file():
-            return None
-        try:
-            with safe_open(path, framework="pt") as file:
-                text = file.metadata()["content"]
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return unpack(json.loads(text), tensors)
-        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from None
-
-    def remove_checkpoints(self) -> None:
-        """A run that has come to its end needs them no more."""
-        shutil.rmtree(self.file(CHECKPOINTS), ignore_errors=True)
-
     def load_into(self, model: nn.Module, name: str = "best") -> nn.Module:
         try:
             model.load_state_dict(self.load_state(name))
@@ -213,6 +221,19 @@ class RunFolder:
             first = str(error).splitlines()[-1].strip()
             raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
         return model.eval()
+
+
+def _is_running(process: str) -> bool:
+    """Whether a lock's holder is there; one that has not said its number yet is."""
+    if not process.isdigit():
+        return True
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _holds_anything(folder: Path) -> bool:

@@ -4,13 +4,15 @@
 
 The first steps run eagerly, which lets the libraries settle on their kernels; then one step is
 recorded and played back for all that follow. Nothing in an epoch waits for the GPU: the rates lie
-on the device before it begins, and its losses are read after it.
+on the device before it begins, and its losses are read after it. The host only stays within a few
+steps of the GPU, so that a clock or a signal it obeys is obeyed in time.
 
 Axes: B batch.
 """
 
 import copy
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +30,7 @@ from mlnt.methods.base import Method, Rates
 
 EAGER_STEPS = 3
 ROOM = 512  # steps whose rates and losses fit at first
+HOST_AHEAD = 32  # steps that this process may be ahead of the GPU
 
 log = logging.getLogger("mlnt")
 
@@ -64,8 +67,14 @@ class Steps:
                 shape = (stream.batch_size, *train.inputs.shape[1:])
                 pixels = torch.empty(shape, dtype=torch.uint8, device=self.device)
                 self.arrived.append((torch.empty_like(stream.place_B), pixels))
+        self.done = 0  # steps of the epoch under way
+        self.found: list[dict[str, Tensor]] = []  # their losses, on a CPU
+        self.earlier: dict[str, Tensor] = {}  # those of an epoch's steps before a state was loaded
+        self.ahead: deque[Tensor] = deque()  # of pictures: batches of the epoch still to come
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.may_record = settings.graph and self.device.type == "cuda"
+        self.may_record = (
+            settings.graph and not settings.deterministic and self.device.type == "cuda"
+        )
         self.eager_steps = 0
         self.outputs: dict[str, Tensor] = {}  # of the recorded step
         if self.device.type == "cuda":
@@ -74,22 +83,46 @@ class Steps:
             # Scalars on the device: the recorded step reads its rates and its number from here.
             self.number = torch.zeros(1, dtype=torch.long, device=self.device)
             self.rates = torch.zeros(0, 4, device=self.device)
-            self.losses = torch.zeros(0, 0, device=self.device)
+            self.table = torch.zeros(0, 0, device=self.device)  # of losses
+            self.under_way: deque[torch.cuda.Event] = deque()  # one behind each step given
 
     def run(
         self, rates: Sequence[Rates], after_step: Callable[[], None] = lambda: None
     ) -> dict[str, Tensor]:
-        """One step for each of the rates; the losses of all of them, [steps], on the device."""
+        """An epoch: a step for each of the rates; the losses of all of them, [steps].
+
+        Where `after_step` raises, or a state was loaded, the epoch is under way, and the next call
+        does the steps that are left of it.
+        """
         with computing(self.settings, self.device):
+            self.earlier, self.found = self.losses(), []
             self._draw_ahead(len(rates))
-            if self.device.type == "cuda":
-                return self._run_on_gpu(rates, after_step)
-            found: list[dict[str, Tensor]] = []
-            for step_rates in rates:
+            left = rates[self.done :]
+            on_gpu = self.device.type == "cuda"
+            if on_gpu and left:
+                self._load(left)
+            step = self._step_on_gpu if on_gpu else self._step_on_cpu
+            for step_rates in left:
                 self._advance()
-                found.append(self._step(step_rates))
+                step(step_rates)
+                self.done += 1
                 after_step()
-            return {name: torch.stack([step[name] for step in found]) for name in found[0]}
+            losses = self.losses()
+        self.done, self.earlier, self.found = 0, {}, []
+        return losses
+
+    def losses(self) -> dict[str, Tensor]:
+        """Of the steps of this epoch so far, [done], on the device."""
+        count = self.done - _length(self.earlier)
+        if count == 0:
+            return self.earlier
+        if self.device.type == "cuda":
+            now = {name: self.table[row, :count].clone() for row, name in enumerate(self.outputs)}
+        else:
+            now = {name: torch.stack([step[name] for step in self.found]) for name in self.found[0]}
+        if not self.earlier:
+            return now
+        return {name: torch.cat([self.earlier[name], values]) for name, values in now.items()}
 
     def waiting(self) -> dict[str, float]:
         """Of streamed pictures: the share of the epoch's time that the device waited for them."""
@@ -101,19 +134,21 @@ class Steps:
             self.feeder.close()
 
     def state(self) -> dict[str, Any]:
-        """All that decides the steps to come: a new `Steps` that loads it goes on alike."""
-        return copy.deepcopy(
-            {
-                "device": self.device.type,
-                "models": {name: m.state_dict() for name, m in self.method.models.items()},
-                "optimizer": self.method.optimizer.state_dict(),
-                "tensors": self.method.tensors(),
-                "streams": [stream.state() for stream in self._streams()],
-                "generator": self.generator.get_state(),
-                "default": torch.get_rng_state(),
-                "default_cuda": _cuda_state(self.device),
-            }
-        )
+        """All that decides the steps to come: a new `Steps` that loads it goes on alike.
+
+        As it is at this moment: the next step changes it, as it does a `state_dict`.
+        """
+        return {
+            "device": self.device.type,
+            "models": {name: m.state_dict() for name, m in self.method.models.items()},
+            "optimizer": self.method.optimizer.state_dict(),
+            "tensors": self.method.tensors(),
+            "epoch": self._epoch_state(),
+            "streams": [stream.state() for stream in self._streams()],
+            "generator": self.generator.get_state(),
+            "default": torch.get_rng_state(),
+            "default_cuda": _cuda_state(self.device),
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         if state["device"] != self.device.type:
@@ -132,6 +167,7 @@ class Steps:
             tensor.detach().copy_(state["tensors"][name])
         for stream, of_stream in zip(self._streams(), state["streams"], strict=True):
             stream.load_state(of_stream)
+        self._load_epoch_state(state["epoch"])
         self.generator.set_state(state["generator"])
         torch.set_rng_state(state["default"])
         if self.device.type == "cuda":
@@ -142,23 +178,36 @@ class Steps:
     def _streams(self) -> list[Shuffled]:
         return [s for s in (self.stream, self.class_stream) if s is not None]
 
-    def _run_on_gpu(
-        self, rates: Sequence[Rates], after_step: Callable[[], None]
-    ) -> dict[str, Tensor]:
-        self._load(rates)
-        for _ in rates:
-            self._advance()
-            if self.graph is None and self.may_record and self.eager_steps >= EAGER_STEPS:
-                self._record()
-            if self.graph is None:
-                self.eager_steps += 1
-                self._step_on_device()
-            else:
-                self.graph.replay()
-            after_step()
-        return {
-            name: self.losses[row, : len(rates)].clone() for row, name in enumerate(self.outputs)
-        }
+    def _epoch_state(self) -> dict[str, Any]:
+        """Of the epoch under way: steps done, their losses, what the rest of it will be fed."""
+        ahead = torch.cat(list(self.ahead)) if self.ahead else None
+        return {"done": self.done, "losses": self.losses(), "ahead": ahead}
+
+    def _load_epoch_state(self, state: dict[str, Any]) -> None:
+        self.done, self.found, self.ahead = state["done"], [], deque()
+        self.earlier = {name: value.to(self.device) for name, value in state["losses"].items()}
+        if state["ahead"] is not None:
+            sizes = [stream.batch_size for stream in self._streams()]
+            steps = len(state["ahead"]) // sum(sizes)
+            self.ahead.extend(state["ahead"].split(sizes * steps))
+
+    def _step_on_cpu(self, rates: Rates) -> None:
+        self.found.append(self._step(rates))
+
+    def _step_on_gpu(self, rates: Rates) -> None:
+        """The rates are on the device already."""
+        if self.graph is None and self.may_record and self.eager_steps >= EAGER_STEPS:
+            self._record()
+        if self.graph is None:
+            self.eager_steps += 1
+            self._step_on_device()
+        else:
+            self.graph.replay()
+        behind = torch.cuda.Event()
+        behind.record()
+        self.under_way.append(behind)
+        if len(self.under_way) > HOST_AHEAD:
+            self.under_way.popleft().synchronize()
 
     def _load(self, rates: Sequence[Rates]) -> None:
         table = torch.tensor([[r.lr, r.eta, r.gamma, r.lam] for r in rates])
@@ -167,7 +216,7 @@ class Steps:
             self.graph = None
             room = max(ROOM, len(table))
             self.rates = torch.zeros(room, 4, device=self.device)
-            self.losses = torch.zeros(8, room, device=self.device)
+            self.table = torch.zeros(8, room, device=self.device)
         self.rates[: len(table)] = table.pin_memory().to(self.device, non_blocking=True)
         self.number.zero_()
 
@@ -175,13 +224,16 @@ class Steps:
         """An epoch's batches at once where pictures are streamed: workers must know them before."""
         if self.feeder is None:
             return
-        drawn = []
-        for _ in range(steps):
-            for stream in self._streams():
-                stream.advance()
-                drawn.append(stream.take())
-        # One wait for the GPU.
-        self.feeder.feed(torch.cat(drawn).cpu().split([len(indices_B) for indices_B in drawn]))
+        if self.done == 0:
+            drawn = []
+            for _ in range(steps):
+                for stream in self._streams():
+                    stream.advance()
+                    drawn.append(stream.take())
+            # One wait for the GPU.
+            sizes = [len(indices_B) for indices_B in drawn]
+            self.ahead = deque(torch.cat(drawn).cpu().split(sizes))
+        self.feeder.feed(list(self.ahead))
 
     def _advance(self) -> None:
         if self.feeder is None:
@@ -190,6 +242,7 @@ class Steps:
             return
         for indices_B, pixels in self.arrived:
             fed = self.feeder.next()
+            self.ahead.popleft()
             indices_B.copy_(fed.indices, non_blocking=True)
             pixels.copy_(fed.pixels, non_blocking=True)
 
@@ -213,7 +266,7 @@ class Steps:
         lr, eta, gamma, lam = self.rates[self.number].squeeze(0).unbind()
         self.outputs = self._step(Rates(lr, eta, gamma, lam))
         values = torch.stack([value.float() for value in self.outputs.values()])
-        self.losses[: len(values)].index_copy_(1, self.number, values[:, None])
+        self.table[: len(values)].index_copy_(1, self.number, values[:, None])
         self.number += 1
 
     def _record(self) -> None:
@@ -231,6 +284,10 @@ def _channels_last_(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
+def _length(losses: dict[str, Tensor]) -> int:
+    return len(next(iter(losses.values()))) if losses else 0
 
 
 def _cuda_state(device: torch.device) -> Tensor | None:

@@ -80,6 +80,7 @@ class TerminalProgress(Watcher):
         text = f"{row['step_ms']:.0f} ms/step  {part}: {figures}"
         if "waiting_share" in row:
             text += f"  waiting for data {100 * row['waiting_share']:.0f} %"
+        self.done = row["epoch"] * self.steps  # the first epoch may have been under way before
         self.progress.update(self.task, completed=row["epoch"], epoch=row["epoch"], figures=text)
         if row["epoch"] == self.epochs and not self.console.is_terminal:
             self.console.print(f"{self.stage.name}: {self.epochs} epochs, {text}", soft_wrap=True)

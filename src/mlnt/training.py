@@ -2,8 +2,8 @@
 
 for each epoch: steps -> losses finite? -> evaluate student and teacher -> remember the best
 
-A journal keeps what it takes to go on after each epoch; with one, a stage that was interrupted
-goes on where it stopped, and one that was finished is not trained again.
+A journal keeps what it takes to go on, after an epoch or in the middle of it; with one, a stage
+that was interrupted goes on where it stopped, and one that was finished is not trained again.
 """
 
 import math
@@ -58,7 +58,7 @@ class Watcher:
         """A network is about to be trained for so many epochs of so many steps; some are done."""
 
     def step_ends(self) -> None:
-        """No figures yet: looking at them would wait for the GPU."""
+        """No figures yet: looking at them would wait for the GPU. May raise `Stopped`."""
 
     def epoch_ends(self, row: dict[str, Any]) -> None:
         """`row` goes into metrics.jsonl."""
@@ -74,8 +74,23 @@ class Journal:
         """What was saved last of this stage."""
         return None
 
-    def save(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
-        """Called after each epoch; `content()` is made of tensors and plain values."""
+    def note(self, row: dict[str, Any]) -> None:
+        """An epoch has ended; `row` goes into metrics.jsonl."""
+
+    def is_due(self) -> bool:
+        """Asked after each step: is it time to save, in the middle of an epoch?"""
+        return False
+
+    def save(
+        self,
+        stage: Stage,
+        content: Callable[[], dict[str, Any]],
+        end: bool = False,
+        must: bool = False,
+    ) -> None:
+        """Called after each epoch, when due, and when training stops (`must`); else only if it is
+        worth its time, rather so at the `end` of a stage. `content()` is made of tensors and plain
+        values."""
 
 
 @dataclass
@@ -88,6 +103,23 @@ class ModelResult:
     last: float | None = None  # test accuracy after the last epoch
     peak: float | None = None  # highest test accuracy of any epoch: for curves, never for choice
     state: State = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """How far a stage has come: with the state of its steps all that a checkpoint holds."""
+
+    results: dict[str, ModelResult]
+    history: list[dict[str, Any]] = field(default_factory=list)  # a row for each epoch
+    seconds: float = 0.0  # spent on the stage
+    epoch_seconds: float = 0.0  # of them on the steps of the epoch under way
+
+    def state(self) -> dict[str, Any]:
+        return {**vars(self), "results": {name: vars(r) for name, r in self.results.items()}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        results = {name: ModelResult(**fields) for name, fields in state["results"].items()}
+        vars(self).update({**state, "results": results})
 
 
 @dataclass
@@ -143,8 +175,8 @@ class Trainer:
     generator: torch.Generator
     watchers: Sequence[Watcher] = ()
     journal: Journal = field(default_factory=Journal)
-    deadline: float = math.inf  # by time.monotonic; no epoch begins that would not end before
-    epoch_seconds: float = 0.0  # what the last epoch took, of whichever stage
+    deadline: float = math.inf  # by time.monotonic
+    closing_seconds: float = 0.0  # from an epoch's last step to its end, the last time
 
     def __post_init__(self) -> None:
         if len(self.train) < self.settings.batch_size:
@@ -168,71 +200,89 @@ class Trainer:
 
     def _run(self, stage: Stage, method: Method, runner: Steps) -> StageResult:
         settings, steps = self.settings, self.steps_per_epoch
-        results = {name: ModelResult() for name in method.models}
-        history: list[dict[str, Any]] = []
-        before = self._go_on(stage, runner, results, history)
-        began = time.perf_counter() - before
+        progress = Progress({name: ModelResult() for name in method.models})
+        found = self.journal.load(stage)
+        if found is not None:
+            runner.load_state(found["steps"])
+            progress.load_state(found["progress"])
+        history = progress.history
+        clock = _Clock(progress)
+
+        def save(end: bool = False, must: bool = False) -> None:
+            if runner.done:
+                # What is damaged already must not take the place of what is not.
+                epoch = len(history) + 1
+                self._mean_losses(runner.losses(), stage, epoch)
+                self._check_weights(method.models, stage, epoch, runner.done)
+            clock.read(progress)
+            self.journal.save(
+                stage, lambda: {"steps": runner.state(), "progress": progress.state()}, end, must
+            )
+
+        def step_ends() -> None:
+            for watcher in self.watchers:
+                watcher.step_ends()
+            self._check_time()
+            if self.journal.is_due():
+                save()
+
         for watcher in self.watchers:
             watcher.stage_begins(stage, settings.epochs, steps, len(history))
-        for epoch in range(len(history) + 1, settings.epochs + 1):
-            self._check_time()
-            epoch_began = time.perf_counter()
-            rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
-            losses = runner.run(rates, self._step_ends)
-            means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
-            self._check_weights(method.models, stage, epoch)
-            method.epoch_ends(epoch)
-            train_seconds = time.perf_counter() - epoch_began
-            row = {
-                "method": stage.method,
-                "iteration": stage.iteration,
-                "epoch": epoch,
-                **means,
-                **self.evaluate(method.models, results, epoch),
-                "lr": rates[-1].lr,
-                "eta": rates[-1].eta,
-                "gamma": rates[-1].gamma,
-                "lam": rates[-1].lam,
-                "step_ms": 1000 * train_seconds / steps,
-                **runner.waiting(),
-                "seconds": time.perf_counter() - began,
-            }
-            history.append(row)
-            self.journal.save(stage, lambda: _content(runner, results, history))
-            for watcher in self.watchers:
-                watcher.epoch_ends(row)
-            self.epoch_seconds = time.perf_counter() - epoch_began
-        return StageResult(stage, dict(method.models), results, history, _seconds(history))
+        try:
+            for epoch in range(len(history) + 1, settings.epochs + 1):
+                self._check_time()
+                row = self._epoch(stage, method, runner, progress, clock, step_ends)
+                history.append(row)
+                clock.begin_epoch()
+                self.journal.note(row)
+                save(end=epoch == settings.epochs)
+                self.closing_seconds = time.perf_counter() - clock.steps_ended
+                for watcher in self.watchers:
+                    watcher.epoch_ends(row)
+        except Stopped:
+            save(must=True)
+            raise
+        return StageResult(stage, dict(method.models), progress.results, history, _seconds(history))
 
-    def _go_on(
+    def _epoch(
         self,
         stage: Stage,
+        method: Method,
         runner: Steps,
-        results: dict[str, ModelResult],
-        history: list[dict[str, Any]],
-    ) -> float:
-        """Put everything where the journal left it; the seconds spent so far."""
-        found = self.journal.load(stage)
-        if found is None:
-            return 0.0
-        runner.load_state(found["steps"])
-        for name, fields in found["results"].items():
-            results[name] = ModelResult(**fields)
-        history += found["history"]
-        self.epoch_seconds = _seconds(history) / max(1, len(history))
-        return _seconds(history)
+        progress: Progress,
+        clock: "_Clock",
+        step_ends: Callable[[], None],
+    ) -> dict[str, Any]:
+        """The steps of the next epoch, and what came of them."""
+        epoch, steps = len(progress.history) + 1, self.steps_per_epoch
+        rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
+        losses = runner.run(rates, step_ends)
+        means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
+        self._check_weights(method.models, stage, epoch, steps)
+        method.epoch_ends(epoch)
+        step_ms = 1000 * clock.end_steps() / steps
+        return {
+            "method": stage.method,
+            "iteration": stage.iteration,
+            "epoch": epoch,
+            **means,
+            **self.evaluate(method.models, progress.results, epoch),
+            "lr": rates[-1].lr,
+            "eta": rates[-1].eta,
+            "gamma": rates[-1].gamma,
+            "lam": rates[-1].lam,
+            "step_ms": step_ms,
+            **runner.waiting(),
+            "seconds": time.perf_counter() - clock.began,
+        }
 
     def _check_time(self) -> None:
-        if time.monotonic() + self.epoch_seconds > self.deadline:
-            raise Stopped
+        if time.monotonic() + self.closing_seconds > self.deadline:
+            raise Stopped("the time is up")
 
     def _rates(self, step: int, stage: Stage) -> Rates:
         progress = step / (self.settings.epochs * self.steps_per_epoch)
         return rates_at(progress, self.settings, stage.iteration)
-
-    def _step_ends(self) -> None:
-        for watcher in self.watchers:
-            watcher.step_ends()
 
     def _mean_losses(self, losses: dict[str, Tensor], stage: Stage, epoch: int) -> dict[str, float]:
         """Mean of each loss over the epoch; a loss that is not finite ends the run."""
@@ -251,7 +301,9 @@ class Trainer:
             )
         return {name: float(row.mean()) for name, row in values.items()}
 
-    def _check_weights(self, models: dict[str, nn.Module], stage: Stage, epoch: int) -> None:
+    def _check_weights(
+        self, models: dict[str, nn.Module], stage: Stage, epoch: int, done: int
+    ) -> None:
         """The last step's damage shows in no loss, only in the weights."""
         for name, model in models.items():
             finite = [
@@ -260,7 +312,7 @@ class Trainer:
                 if v.is_floating_point()
             ]
             if finite and not torch.stack(finite).all():
-                step = epoch * self.steps_per_epoch - 1
+                step = (epoch - 1) * self.steps_per_epoch + done - 1
                 raise TrainingError(
                     f"weights of the {name} became NaN or infinite by step {step + 1} "
                     f"(epoch {epoch}) of {stage.name} with {self._describe_rates(step, stage)}"
@@ -294,14 +346,25 @@ class Trainer:
         return row
 
 
-def _content(
-    runner: Steps, results: dict[str, ModelResult], history: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        "steps": runner.state(),
-        "results": {name: vars(result) for name, result in results.items()},
-        "history": history,
-    }
+class _Clock:
+    """Seconds of a stage and of its epoch under way, those of an earlier process with them."""
+
+    def __init__(self, progress: Progress) -> None:
+        now = time.perf_counter()
+        self.began, self.epoch_began = now - progress.seconds, now - progress.epoch_seconds
+        self.steps_ended = now
+
+    def begin_epoch(self) -> None:
+        self.epoch_began = time.perf_counter()
+
+    def end_steps(self) -> float:
+        """The seconds that the epoch's steps took."""
+        self.steps_ended = time.perf_counter()
+        return self.steps_ended - self.epoch_began
+
+    def read(self, progress: Progress) -> None:
+        now = time.perf_counter()
+        progress.seconds, progress.epoch_seconds = now - self.began, now - self.epoch_began
 
 
 def _seconds(history: list[dict[str, Any]]) -> float:

@@ -239,3 +239,5 @@ def _begin_worker(number: int) -> None:
     if sys.platform == "linux":
         die_with_parent = 1  # PR_SET_PDEATHSIG; a killed run leaves nobody who holds the GPU open
         ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+        # Nor is a SIGTERM that a scheduler sends to all: the parent still wants its batch.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

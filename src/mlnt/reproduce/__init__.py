@@ -61,7 +61,7 @@ def run_experiment(
     data      folder of the data, or `digits` for the miniature
     fast      a short schedule
     cells     a pattern that the names of the cells to run match
-    minutes   no epoch begins that would not end within so many
+    minutes   stops after so many, in the middle of an epoch too
     show      makes what shows the progress of one run; tell is given the name of each
     """
     if what not in EXPERIMENTS:

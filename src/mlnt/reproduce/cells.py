@@ -15,7 +15,7 @@ from typing import Any
 
 from mlnt import api
 from mlnt.config import Settings, fields_by_name, make_settings, settings_from
-from mlnt.errors import InputError, Stopped, TrainingError
+from mlnt.errors import InputError, Stopped, StorageError, TrainingError
 from mlnt.journal import MACHINE
 from mlnt.reproduce.experiments import Experiment, swept_value
 from mlnt.reproduce.places import Place
@@ -156,6 +156,8 @@ def run_cells(
                 run_cell(cell, device, deadline, (*watchers, watcher))
         except Stopped:
             break
+        except StorageError:
+            raise  # the others would fare no better
         except TrainingError as error:
             failed[cell.name] = str(error)
     return failed

@@ -1,0 +1,60 @@
+"""Ctrl-C and SIGTERM: the first ends training after its step, the second at once."""
+
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from mlnt.config import Settings
+from mlnt.data.sources import Dataset
+from mlnt.errors import Stopped
+from mlnt.training import Stage, Watcher
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption(Watcher):
+    """Listens from the beginning of a training to the end of its `with`.
+
+    Raises `Stopped` where training can be stopped without loss; before there is anything to lose,
+    signals do what they do otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None  # of the signal that came
+        self.usual: dict[int, Any] = {}  # what the signals did before
+
+    @property
+    def status(self) -> int:
+        """The exit status: 130 after Ctrl-C, 143 after SIGTERM, else 0."""
+        return 0 if self.number is None else 128 + self.number
+
+    def __enter__(self) -> "Interruption":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, action in self.usual.items():
+            signal.signal(number, action)
+        self.usual = {}
+
+    def run_begins(self, dataset: Dataset, settings: Settings, reasons: Mapping[str, str]) -> None:
+        if not self.usual and threading.current_thread() is threading.main_thread():
+            self.usual = {number: signal.signal(number, self._came) for number in SIGNALS}
+
+    def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
+        self._stop_if_asked()
+
+    def step_ends(self) -> None:
+        self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        if self.number is not None:
+            raise Stopped(f"stopped by {signal.Signals(self.number).name}")
+
+    def _came(self, number: int, frame: object) -> None:
+        if self.number is not None:
+            raise SystemExit(128 + number)
+        self.number = number
+        # Past Python's buffers, in which this process may be at this very moment.
+        os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")
