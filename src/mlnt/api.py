@@ -27,11 +27,12 @@ from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
 from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, weight_type
+from mlnt.distributed import World, job, join, restarted
 from mlnt.errors import InputError, TrainingError
 from mlnt.evaluation import accuracy_by_class, predict_probabilities
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
-from mlnt.journal import begin
+from mlnt.journal import SharedJournal, begin
 from mlnt.label_issues import LabelIssues, find_label_issues, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
@@ -91,6 +92,7 @@ def train(
     deadline by time.monotonic: no epoch begins that would not end before; raises `Stopped`
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
+    world = join()
     if isinstance(model, str):
         settings["model"] = model
     options = {
@@ -112,12 +114,17 @@ def train(
     else:
         # A misspelt setting should not cost the reading of the data.
         make_settings(preset or "cifar10", **settings)
-        dataset = open_dataset(data, **{**options, "download": download})
-    device = pick_device(str(settings.get("device", "auto")))
+        with world.leader_first() if download else contextlib.nullcontext():
+            dataset = open_dataset(data, **{**options, "download": download})
+    device = world.device_of(pick_device(str(settings.get("device", "auto"))))
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
     prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
-    run = None if out is None else RunFolder.reserve(out, may_exist=resume)
+    run = None
+    if out is not None and world.leads:
+        # torchrun has started all processes again: the run that they had begun goes on.
+        resume = resume or (restarted() and RunFolder(out).is_of(job()))
+        run = RunFolder.reserve(out, may_exist=resume)
     own_model = None if model is None or isinstance(model, str) else model
 
     seeds = Seeds.of(chosen.seed)
@@ -130,7 +137,10 @@ def train(
     assert train_split is not None
     assert validation is not None
 
-    trainer = Trainer(train_split, validation, test, chosen, generator, watchers, deadline=deadline)
+    watchers = watchers if world.leads else ()
+    trainer = Trainer(
+        train_split, validation, test, chosen, generator, watchers, deadline=deadline, world=world
+    )
 
     def new_model() -> nn.Module:
         network = _new_model(own_model, chosen, prepared, may_import=isinstance(model, str))
@@ -147,9 +157,12 @@ def train(
             config = _config(prepared, chosen, noise, own_model)
             config["source"] = _source(data, options)
             config["reasons"] = dict(by_data.reasons)
+            config["job"] = job()
             stack.enter_context(run.locked())
             trainer.journal = begin(run, config, resume)
             _report_faults_to(run, train_split)
+        if world.size > 1:
+            trainer.journal = SharedJournal(world, trainer.journal)
         for watcher in watchers:
             watcher.run_begins(prepared, chosen, by_data.reasons)
         stack.enter_context(computing(chosen, device))
@@ -158,9 +171,9 @@ def train(
         except TrainingError as error:
             raise TrainingError(f"{error}{_last_good(run)}") from None
         summary = {**summarise(result, trainer), "noise": noise}
-        judged = _judge_all_labels(result, prepared)
+        judged = _judge_all_labels(result, prepared, world)
         if test is not None:
-            probabilities = predict_probabilities(result.model, test.inputs)
+            probabilities = predict_probabilities(result.model, test.inputs, world)
             summary["test_by_class"] = accuracy_by_class(probabilities, test.labels)
         issues = find_label_issues(judged.labels, judged.probabilities)
         summary["labels"] = len(issues.score)
@@ -177,7 +190,7 @@ def train(
         summary=summary,
         history=[row for stage in result.stages for row in stage.history],
         label_issues=issues,
-        folder=None if run is None else run.path,
+        folder=None if out is None else Path(out),
     )
 
 
@@ -299,7 +312,7 @@ class _Judged:
     texts: list[str] | None
 
 
-def _judge_all_labels(result: Result, dataset: Dataset) -> _Judged:
+def _judge_all_labels(result: Result, dataset: Dataset, world: World) -> _Judged:
     train, held_out = dataset.train, dataset.validation
     kept: list[bool | None] = [None] * len(train)
     if result.kept is not None:
@@ -311,7 +324,7 @@ def _judge_all_labels(result: Result, dataset: Dataset) -> _Judged:
         return _Judged(train.labels, _opinions(result.probabilities, train), kept, texts)
     # Nobody trained on the held-out labels, so the model's opinion of them is worth as much.
     order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
-    of_held_out = predict_probabilities(result.model, held_out.inputs)
+    of_held_out = predict_probabilities(result.model, held_out.inputs, world)
     parts = (_opinions(result.probabilities, train), _opinions(of_held_out, held_out))
     everything = [*kept, *[None] * len(held_out)]
     all_texts = [*(train.texts or ()), *(held_out.texts or ())]

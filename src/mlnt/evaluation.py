@@ -5,27 +5,45 @@ from torch import Tensor, nn
 
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.streaming import batches
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.meta.features import logits_and_features
 
 EVALUATION_BATCH = 1024
 
 
 @torch.no_grad()
-def predict_probabilities(model: nn.Module, inputs_N: Tensor | ImageFiles) -> Tensor:
-    """Class probabilities [N, C] in eval mode."""
+def predict_probabilities(
+    model: nn.Module, inputs_N: Tensor | ImageFiles, world: World = ALL_ALONE
+) -> Tensor:
+    """Class probabilities [N, C] in eval mode; each process computes some, and all have all."""
     model.eval()
     weight = next(model.parameters())
     dtype = weight.dtype if inputs_N.is_floating_point() else None
-    logits = [model(x) for x in batches(inputs_N, EVALUATION_BATCH, weight.device, dtype)]
-    return torch.cat(logits).to(weight.dtype).softmax(dim=1)
+    rows = world.divide(len(inputs_N))
+    own = batches(inputs_N[rows.own], EVALUATION_BATCH, weight.device, dtype)
+    logits = torch.cat([model(x) for x in own]).to(weight.dtype)
+    _share_faults(inputs_N, world)
+    return rows.gather(logits).softmax(dim=1)
 
 
 @torch.no_grad()
-def extract_features(model: nn.Module, inputs_N: Tensor | ImageFiles) -> Tensor:
-    """Penultimate features [N, D] in eval mode."""
+def extract_features(
+    model: nn.Module, inputs_N: Tensor | ImageFiles, world: World = ALL_ALONE
+) -> Tensor:
+    """Penultimate features [N, D] in eval mode; each process computes some, and all have all."""
     model.eval()
-    parts = [logits_and_features(model, x)[1] for x in batches(inputs_N, EVALUATION_BATCH)]
-    return torch.cat(parts).to(next(model.parameters()).dtype)
+    rows = world.divide(len(inputs_N))
+    own = batches(inputs_N[rows.own], EVALUATION_BATCH)
+    features = torch.cat([logits_and_features(model, x)[1] for x in own])
+    _share_faults(inputs_N, world)
+    return rows.gather(features.to(next(model.parameters()).dtype))
+
+
+def _share_faults(inputs_N: Tensor | ImageFiles, world: World) -> None:
+    """Pictures that one process could not read are on record in all."""
+    if isinstance(inputs_N, ImageFiles):
+        for found in world.gather_values(inputs_N.faults.found):
+            inputs_N.faults.record(found.items())
 
 
 def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:

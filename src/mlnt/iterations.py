@@ -100,7 +100,7 @@ def run_iterations(
         led.stages.append(trainer.run(Stage(name, iteration), make_method(mentor), kept))
         if iteration < settings.iterations:
             mentor = best_model(led.stages[-1])
-            probabilities_NC = predict_probabilities(mentor, train.inputs)
+            probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
             led.kept = filter_samples(
                 probabilities_NC, train.labels, settings.tau, settings.keep_per_class
             )

@@ -4,8 +4,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from safetensors.torch import load, save
+
 from mlnt.config import settings_from
+from mlnt.distributed import World
 from mlnt.errors import InputError
+from mlnt.packing import Tensors, pack, unpack
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Journal, Stage
 
@@ -33,6 +37,24 @@ class RunJournal(Journal):
         self.run.save_checkpoint(stage.file_name, saved)
         self.rows.append(saved["history"][-1])
         self.run.append_metrics(self.rows[-1])
+
+
+class SharedJournal(Journal):
+    """The leader's journal in all processes: it alone reads and writes, the others are told."""
+
+    def __init__(self, world: World, own: Journal) -> None:
+        self.world, self.own = world, own
+
+    def load(self, stage: Stage) -> dict[str, Any] | None:
+        found = self.own.load(stage) if self.world.leads else None
+        tensors: Tensors = {}
+        packed = self.world.share(pack(found, tensors))
+        content = self.world.share_bytes(save(tensors))
+        return found if self.world.leads else unpack(packed, load(content))
+
+    def save(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
+        if self.world.leads:
+            self.own.save(stage, content)
 
 
 def begin(run: RunFolder, config: dict[str, Any], resume: bool) -> RunJournal:

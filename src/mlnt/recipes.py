@@ -75,7 +75,9 @@ class Recipe:
 
     def mlnt(self) -> Led:
         trainer, first = self.trainer, self.cross_entropy()
-        features_ND = extract_features(best_model(first.stages[0]), trainer.train.inputs)
+        features_ND = extract_features(
+            best_model(first.stages[0]), trainer.train.inputs, trainer.world
+        )
 
         def method(mentor: nn.Module | None) -> MLNT:
             model, generator = self.new_model(), trainer.generator
@@ -98,7 +100,10 @@ class Recipe:
 
     def forward(self) -> Led:
         first = self.cross_entropy()
-        noisy_NC = predict_probabilities(best_model(first.stages[0]), self.trainer.train.inputs)
+        trainer = self.trainer
+        noisy_NC = predict_probabilities(
+            best_model(first.stages[0]), trainer.train.inputs, trainer.world
+        )
         shares_C = torch.bincount(self.trainer.train.labels, minlength=len(self.classes)).double()
         shares_C = shares_C / shares_C.sum()
         # The sample at the quantile must be of its class, however small that is.
@@ -173,7 +178,7 @@ def run_recipe(
         chosen=chosen,
         model=model,
         kept=led.kept,
-        probabilities=predict_probabilities(model, trainer.train.inputs),
+        probabilities=predict_probabilities(model, trainer.train.inputs, trainer.world),
         filters=led.filters,
         seconds=sum(stage.seconds for stage in led.stages),
     )
@@ -216,7 +221,9 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
         if wrong_N.any():
             summary["memorised_noise"] = {
                 f"{stage.stage.name} {name}": memorised_noise(
-                    predict_probabilities(model, train.inputs), train.labels, train.true_labels
+                    predict_probabilities(model, train.inputs, trainer.world),
+                    train.labels,
+                    train.true_labels,
                 )
                 for stage in result.stages
                 for name, model in stage.models.items()

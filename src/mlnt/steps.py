@@ -21,9 +21,11 @@ from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Split
-from mlnt.data.streaming import Feeder
+from mlnt.data.streaming import Feeder, first_of
 from mlnt.device import computing, record
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError
+from mlnt.meta.division import division_for
 from mlnt.methods.base import Method, Rates
 
 EAGER_STEPS = 3
@@ -42,6 +44,7 @@ class Steps:
         settings: Settings,
         generator: torch.Generator,
         kept: Tensor | None = None,
+        world: World = ALL_ALONE,
     ) -> None:
         self.train, self.method, self.settings = train, method, settings
         self.generator = generator
@@ -75,6 +78,11 @@ class Steps:
             self.number = torch.zeros(1, dtype=torch.long, device=self.device)
             self.rates = torch.zeros(0, 4, device=self.device)
             self.losses = torch.zeros(0, 0, device=self.device)
+
+        if world.size > 1:
+            world.match_(method.models)
+            some = first_of(train.inputs, min(settings.batch_size, len(train)))
+            method.join(division_for(world, method.models["student"], some))
 
     def run(
         self, rates: Sequence[Rates], after_step: Callable[[], None] = lambda: None

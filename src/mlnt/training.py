@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.sources import Dataset, Split
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities
 from mlnt.methods.base import Method, Rates
@@ -145,6 +146,7 @@ class Trainer:
     journal: Journal = field(default_factory=Journal)
     deadline: float = math.inf  # by time.monotonic; no epoch begins that would not end before
     epoch_seconds: float = 0.0  # what the last epoch took, of whichever stage
+    world: World = ALL_ALONE  # the processes that divide the work
 
     def __post_init__(self) -> None:
         if len(self.train) < self.settings.batch_size:
@@ -160,7 +162,7 @@ class Trainer:
     def run(self, stage: Stage, method: Method, kept: Tensor | None = None) -> StageResult:
         """Train for all epochs. `kept` are the samples the class loss may draw from, if not all."""
         settings = self.settings
-        runner = Steps(self.train, method, settings, self.generator, kept)
+        runner = Steps(self.train, method, settings, self.generator, kept, self.world)
         try:
             return self._run(stage, method, runner)
         finally:
@@ -182,6 +184,7 @@ class Trainer:
             means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
             self._check_weights(method.models, stage, epoch)
             method.epoch_ends(epoch)
+            self.world.match_(method.models)
             train_seconds = time.perf_counter() - epoch_began
             row = {
                 "method": stage.method,
@@ -223,7 +226,7 @@ class Trainer:
         return _seconds(history)
 
     def _check_time(self) -> None:
-        if time.monotonic() + self.epoch_seconds > self.deadline:
+        if self.world.share(time.monotonic() + self.epoch_seconds > self.deadline):
             raise Stopped
 
     def _rates(self, step: int, stage: Stage) -> Rates:
@@ -281,7 +284,7 @@ class Trainer:
             figures = {}
             for part, split in (("validation", self.validation), ("test", self.test)):
                 if split is not None:
-                    probabilities = predict_probabilities(model, split.inputs)
+                    probabilities = predict_probabilities(model, split.inputs, self.world)
                     figures[part] = float(accuracy(probabilities, split.labels))
             row[name] = figures
             result, test = results[name], figures.get("test")

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.device import record
+from mlnt.distributed import Rows
 from mlnt.meta.folded import Target, folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
 
@@ -38,9 +39,12 @@ def choose_engine(
     alpha: float | Tensor,
     order: int,
     consistency: str,
+    rows: Rows,
 ) -> str:
     if synthetic_MB.device.type != "cuda" or folded_network(model) is None:
         return "plain"
+    if not rows.is_whole:
+        return "folded"  # processes that send each other sums must not choose each for itself
     # Not the size of the batch: the last of an epoch may be smaller.
     parts = inputs if isinstance(inputs, tuple) else (inputs,)
     shapes = tuple(tuple(getattr(x, "shape", ()))[1:] for x in parts)
