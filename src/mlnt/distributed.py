@@ -144,7 +144,7 @@ class World(Group):
         """(own label sets, own rows): up to as many processes as sets, each has all rows."""
         if self.size <= sets or not self.divides_rows or self.draws:
             return self.part(sets), WHOLE
-        columns = best_columns(self.size, sets, batch)
+        columns = most_columns(self.size, sets, batch)
         number = self.rank // (self.size // columns)
         own = Group(number, columns).part(sets)
         return own, Rows(self._columns(columns), batch)
@@ -261,11 +261,11 @@ class World(Group):
 ALL_ALONE = World()
 
 
-def best_columns(processes: int, sets: int, batch: int) -> int:
+def most_columns(processes: int, sets: int, batch: int) -> int:
     """Into how many shares the sets go; each is computed by processes/columns that divide the rows.
 
-    The least work of the busiest process, ⌈M / columns⌉ · ⌈B / rows⌉; of equals the most columns,
-    which have to agree on the least.
+    As many as can be: processes that divide sets agree once a step, those that divide rows in every
+    batch norm.
     """
     fits = [
         columns
@@ -277,7 +277,7 @@ def best_columns(processes: int, sets: int, batch: int) -> int:
             f"{processes} processes are more than the {sets} label sets times {batch} samples of "
             "a batch can be divided among; use fewer"
         )
-    return min(fits, key=lambda c: (-(-sets // c) * -(-batch // (processes // c)), -c))
+    return max(fits)
 
 
 class _Sum(Function):
@@ -332,7 +332,11 @@ def launched() -> bool:
 
 def restarted() -> bool:
     """Whether torchrun started the processes again after one had ended."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _starts() > 0
+
+
+def _starts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def job() -> str | None:
@@ -350,16 +354,20 @@ def join() -> World:
         return ALL_ALONE
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
+        timeout = timedelta(seconds=TIMEOUT_S)
+        found, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+        # torchrun's store may outlive a restart: what those before have left must not be found.
+        store = dist.PrefixStore(f"start-{_starts()}", found)
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"the processes cannot reach each other: {reason}") from None
     world = World(
-        dist.get_rank(),
-        dist.get_world_size(),
+        rank,
+        size,
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         local_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        store=dist.distributed_c10d._get_default_store(),
+        store=store,
     )
     world.store.set(f"process/{world.rank}", f"{socket.gethostname()} {os.getpid()}")
     if not world.leads:
