@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -17,6 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mlnt.config import make_settings
+from mlnt.data.image_files import FaultLog, ImageFiles
+from mlnt.data.pictures import PathTable, PictureError
 from mlnt.data.sources import Split
 from mlnt.distributed import ALL_ALONE, World, join
 from mlnt.evaluation import extract_features, predict_probabilities
@@ -65,6 +68,13 @@ class Functional(nn.Module):
         return self.last(F.dropout(hidden.relu(), 0.3, self.training))
 
 
+def read(path: str, size: int, crop: int) -> np.ndarray:
+    number = int(path.rpartition("/")[2])
+    if number % 7 == 0:
+        raise PictureError("a multiple of seven")
+    return np.random.default_rng(number).integers(256, size=(3, crop, crop)).astype(np.uint8)
+
+
 def conv() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=False),
@@ -95,6 +105,9 @@ NETWORKS = {
     "deep": deep,
     "coupled": Coupled,
     "functional": Functional,
+    "rgb": lambda: nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, CLASSES)
+    ),
     "gru": lambda: GRU(20, CLASSES, 6),
 }
 
@@ -137,6 +150,8 @@ CASES = (
         settings={"engine": "folded", "sets": 1, "order": 2},
     ),
     Case("coupled", network="coupled", steps=3, settings={"engine": "plain", "sets": 2}),
+    # Pictures that each process reads some of, and some of which cannot be read.
+    Case("pictures", "cross_entropy", "rgb", steps=3),
     Case("dropout", "cross_entropy", "functional", steps=3),
 )
 SLOW_CASES = (
@@ -171,6 +186,11 @@ def make_steps(case: Case, world: World) -> Steps:
     draw = torch.Generator().manual_seed(1)
     shape = (30, 5) if case.network == "gru" else (30, 1, 4, 4)
     inputs = torch.randn(*shape, generator=draw, dtype=case.dtype)
+    if case.network == "rgb":
+        paths = PathTable.of("/nowhere", [str(number) for number in range(30)])
+        inputs = ImageFiles(
+            paths, FaultLog(10), size=4, crop=4, workers=0, read=read, dtype=case.dtype
+        )
     if case.network == "gru":
         inputs = torch.randint(1, 20, shape, generator=draw)
         settings = replace(settings, crop_padding=0, flip=False)
@@ -227,6 +247,9 @@ def trajectory(case: Case, world: World) -> dict[str, Tensor]:
     student, inputs = steps.method.models["student"], steps.train.inputs
     found["probabilities"] = predict_probabilities(student, inputs, world)
     found["features"] = extract_features(student, inputs[:3], world)
+    if isinstance(inputs, ImageFiles):
+        steps.share_faults()
+        found["faults"] = torch.tensor(sorted(int(Path(p).name) for p in inputs.faults.found))
     found["drawn"] = torch.rand(1)  # the generators of all go on alike
     return {name: value.clone().contiguous() for name, value in found.items()}
 

@@ -357,6 +357,9 @@ def bench_command(
     profile: Annotated[
         bool, typer.Option("--profile", help="instead: the GPU kernels of a step, by kind")
     ] = False,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="instead: 1, 2 and 4 processes on the CPU's cores")
+    ] = False,
     json: Annotated[
         Path | None, typer.Option(help="also write the figures here (--accuracy: or go on there)")
     ] = None,
@@ -365,7 +368,13 @@ def bench_command(
     """Time a step of MLNT against cross entropy and the authors' way, in one process."""
     for path in (None if accuracy else json, plot):
         _check_new(path)
-    result: bench.AccuracyResult | bench.ExactnessResult | bench.ProfileResult | bench.BenchResult
+    result: (
+        bench.AccuracyResult
+        | bench.ExactnessResult
+        | bench.ProfileResult
+        | bench.ScalingResult
+        | bench.BenchResult
+    )
     with console.status("") as status:
         if accuracy:
             if data is None:
@@ -380,6 +389,8 @@ def bench_command(
             )
         elif exactness:
             result = bench.run_exactness(device)
+        elif scaling:
+            result = bench.run_scaling(tell=status.update)
         elif profile:
             result = bench.run_profile(device, batch_size or 128, sets or 10)
         else:

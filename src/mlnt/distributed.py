@@ -123,6 +123,7 @@ class World(Group):
     local_rank: int = 0
     local_size: int = 1  # processes on this machine
     divides_rows: bool = True  # a network whose rows depend on each other is computed whole
+    divides_class: bool = True  # the class step too, where that pays
     draws: bool = False  # the network draws random numbers (dropout)
     store: Any = None
     grids: dict[tuple[int, int], Group] = field(default_factory=dict)
@@ -134,7 +135,7 @@ class World(Group):
 
     def rows(self, total: int) -> Rows:
         """A batch divided over all processes, where the network allows."""
-        return self.divide(total) if self.divides_rows else WHOLE
+        return self.divide(total) if self.divides_rows and self.divides_class else WHOLE
 
     def divide(self, total: int) -> Rows:
         """Samples that have nothing to do with each other, divided over all processes."""
@@ -330,6 +331,11 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
+def processes_here() -> int:
+    """How many processes torchrun started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def restarted() -> bool:
     """Whether torchrun started the processes again after one had ended."""
     return _starts() > 0
@@ -366,7 +372,7 @@ def join() -> World:
         rank,
         size,
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        local_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        local_size=processes_here(),
         store=store,
     )
     world.store.set(f"process/{world.rank}", f"{socket.gethostname()} {os.getpid()}")

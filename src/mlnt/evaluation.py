@@ -22,7 +22,8 @@ def predict_probabilities(
     rows = world.divide(len(inputs_N))
     own = batches(inputs_N[rows.own], EVALUATION_BATCH, weight.device, dtype)
     logits = torch.cat([model(x) for x in own]).to(weight.dtype)
-    _share_faults(inputs_N, world)
+    if isinstance(inputs_N, ImageFiles):
+        inputs_N.faults.share(world)
     return rows.gather(logits).softmax(dim=1)
 
 
@@ -35,15 +36,9 @@ def extract_features(
     rows = world.divide(len(inputs_N))
     own = batches(inputs_N[rows.own], EVALUATION_BATCH)
     features = torch.cat([logits_and_features(model, x)[1] for x in own])
-    _share_faults(inputs_N, world)
-    return rows.gather(features.to(next(model.parameters()).dtype))
-
-
-def _share_faults(inputs_N: Tensor | ImageFiles, world: World) -> None:
-    """Pictures that one process could not read are on record in all."""
     if isinstance(inputs_N, ImageFiles):
-        for found in world.gather_values(inputs_N.faults.found):
-            inputs_N.faults.record(found.items())
+        inputs_N.faults.share(world)
+    return rows.gather(features.to(next(model.parameters()).dtype))
 
 
 def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:

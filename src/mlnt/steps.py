@@ -47,7 +47,7 @@ class Steps:
         world: World = ALL_ALONE,
     ) -> None:
         self.train, self.method, self.settings = train, method, settings
-        self.generator = generator
+        self.generator, self.world = generator, world
         self.device = train.labels.device
         images = train.inputs.ndim == 4
         self.augmentation = Augmentation(
@@ -62,7 +62,7 @@ class Steps:
         # Indices and pixels of each stream's batch, where a recorded step finds them.
         self.arrived: list[tuple[Tensor, Tensor]] = []
         if isinstance(train.inputs, ImageFiles):
-            self.feeder = Feeder(train.inputs, settings.batch_size)
+            self.feeder = Feeder(train.inputs, settings.batch_size, world=world)
             for stream in self._streams():
                 shape = (stream.batch_size, *train.inputs.shape[1:])
                 pixels = torch.empty(shape, dtype=torch.uint8, device=self.device)
@@ -98,6 +98,11 @@ class Steps:
                 found.append(self._step(step_rates))
                 after_step()
             return {name: torch.stack([step[name] for step in found]) for name in found[0]}
+
+    def share_faults(self) -> None:
+        """Of pictures that are streamed: what one process could not read is known to all."""
+        if isinstance(self.train.inputs, ImageFiles):
+            self.train.inputs.faults.share(self.world)
 
     def waiting(self) -> dict[str, float]:
         """Of streamed pictures: the share of the epoch's time that the device waited for them."""

@@ -185,6 +185,7 @@ class Trainer:
             self._check_weights(method.models, stage, epoch)
             method.epoch_ends(epoch)
             self.world.match_(method.models)
+            runner.share_faults()
             train_seconds = time.perf_counter() - epoch_began
             row = {
                 "method": stage.method,

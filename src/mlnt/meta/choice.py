@@ -57,14 +57,14 @@ def choose_engine(
         arguments = (model, inputs, synthetic_MB, target_BC, alpha, order, consistency)
         # Dropout must not draw other numbers because something was measured.
         with torch.random.fork_rng(devices=[synthetic_MB.device]):
-            times = {name: _milliseconds(engine, arguments) for name, engine in ENGINES.items()}
+            times = {name: milliseconds(engine, arguments) for name, engine in ENGINES.items()}
         known[case] = min(times, key=lambda name: times[name])
         figures = ", ".join(f"{name} {ms:.1f} ms" for name, ms in times.items())
         log.info("engine: %s (%s)", known[case], figures)
     return known[case]
 
 
-def _milliseconds(engine: Callable[..., Any], arguments: tuple) -> float:
+def milliseconds(engine: Callable[..., Any], arguments: tuple) -> float:
     """Time on the GPU, as part of a CUDA graph where it can be recorded; infinite if it fails."""
     try:
         for _ in range(2):  # lets the libraries choose their kernels

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.distributed import World
+from mlnt.meta.choice import milliseconds
 from mlnt.meta.folded import Target
 from mlnt.meta.gradient import meta_gradient
-from mlnt.meta.passes import logits_of
+from mlnt.meta.passes import class_gradient, logits_of
 from mlnt.meta.plain import Gradients
 
 log = logging.getLogger("mlnt")
@@ -97,4 +98,17 @@ def division_for(world: World, model: nn.Module, inputs: Any) -> World:
             "the samples of a batch depend on each other in %s: every process computes them all",
             type(model).__name__,
         )
-    return replace(world, divides_rows=divides, draws=draws)
+    world = replace(world, divides_rows=divides, draws=draws)
+    if divides and whole_BC.is_cuda:
+        # By the clock, as the engine; on a CPU it always pays, and a clock would make runs differ.
+        labels_B = torch.zeros(len(whole_BC), dtype=torch.long, device=whole_BC.device)
+        times = {
+            way: milliseconds(
+                class_gradient, (trial, inputs, labels_B, replace(world, divides_class=way))
+            )
+            for way in (False, True)
+        }
+        pays = world.share(times[True] < times[False])
+        log.info("class step: divided %.1f ms, whole %.1f ms", times[True], times[False])
+        world = replace(world, divides_class=pays)
+    return world
