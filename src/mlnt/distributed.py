@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -194,12 +195,8 @@ class World(Group):
         length = torch.tensor([len(content)])
         _call(dist.broadcast, length, src=_rank_of(self, 0), group=self.handle)
         buffer = torch.empty(int(length), dtype=torch.uint8)
-        if self.leads:
-            buffer.copy_(
-                torch.frombuffer(bytearray(content) or bytearray(1), dtype=torch.uint8)[
-                    : len(content)
-                ]
-            )
+        if self.leads and content:
+            buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
         if len(buffer):
             _call(dist.broadcast, buffer, src=_rank_of(self, 0), group=self.handle)
         return buffer.numpy().tobytes()
@@ -227,11 +224,13 @@ class World(Group):
     @contextlib.contextmanager
     def leader_first(self) -> Iterator[None]:
         """The leader goes through the block before the others, such as to fetch files."""
-        if self.size > 1 and not self.leads:
-            self.share(None)
+        while self.size > 1 and not self.leads and not self.store.check(["fetched"]):
+            if self.store.check(["ending"]):  # see `farewell`
+                raise ProcessLost("the first process has ended")
+            time.sleep(0.2)  # as long as it takes: no message would wait for a long download
         yield
         if self.size > 1 and self.leads:
-            self.share(None)
+            self.store.set("fetched", "1")
 
     @contextlib.contextmanager
     def own_numbers(self) -> Iterator[None]:
@@ -246,8 +245,10 @@ class World(Group):
 
     def device_of(self, device: torch.device) -> torch.device:
         """This process's own GPU, where GPUs are asked for."""
-        if self.size == 1 or device.type != "cuda":
+        if self.size == 1 or device.type == "cpu":
             return device
+        if device.type != "cuda":
+            raise InputError(f"several processes compute on cuda or cpu, not on {device.type}")
         there = torch.cuda.device_count()
         if device.index is not None or self.local_size > there:
             what = f"device cuda:{device.index}" if device.index is not None else f"{there} GPUs"

@@ -76,7 +76,7 @@ def division_for(world: World, model: nn.Module, inputs: Any) -> World:
 
     Where the rows of a batch depend on each other otherwise than by batch norm, and some network of
     one's own may do so, all processes compute the whole batch; their label sets differ all the
-    same. What a network draws (dropout) is found out too.
+    same. What a network draws (dropout) is found out too; on a GPU it prevents the division.
     """
     if world.size == 1:
         return world
@@ -95,7 +95,7 @@ def division_for(world: World, model: nn.Module, inputs: Any) -> World:
     divides, draws = world.share([agrees, draws])
     if not divides:
         log.warning(
-            "the samples of a batch depend on each other in %s: every process computes them all",
+            "the samples of a batch cannot be divided in %s: every process computes them all",
             type(model).__name__,
         )
     world = replace(world, divides_rows=divides, draws=draws)
