@@ -14,11 +14,11 @@ COST = Cost(class_ms=10, set_ms=5, latency_ms=1, ms_per_mb=2, parameters_mb=3, n
     ("processes", "expected"),
     [
         (1, 10 + 4 * 5),
-        # half the rows, two sets; two sums of 3 MB; 3 · 2 agreements and 2 gathers of logits
-        (2, 5 + 2 * 5 + 2 * 7 + 8),
+        # class step and teacher of half the rows, the pass at θ, two sets; two sums of 3 MB; 3 · 2 agreements and 2 gathers of logits
+        (2, 8 / 2 + 2 + 2 * 5 + 2 * 7 + 8),
         # a grid of four columns: one set of half the rows; its inner gradient is a third sum;
         # forward and back at θ and at θ′ are 2 · 2 · 2 agreements
-        (8, 10 * 4 / 32 + 2.5 + 3 * 7 + 8 + 8),
+        (8, 8 / 8 + 2 / 2 + 5 / 2 + 3 * 7 + 8 + 8),
     ],
 )
 def test_cost_of_a_step(processes: int, expected: float) -> None:
@@ -26,17 +26,12 @@ def test_cost_of_a_step(processes: int, expected: float) -> None:
 
 
 def test_a_class_step_that_is_not_divided_agrees_on_nothing() -> None:
-    assert COST.step_ms(2, 4, 32, divides_class=False) == pytest.approx(10 + 2 * 5 + 2 * 7)
+    assert COST.step_ms(2, 4, 32, divides_class=False) == pytest.approx(8 + 2 + 2 * 5 + 2 * 7)
 
 
 def test_reading_counts_where_it_takes_longer() -> None:
     slow = Cost(10, 5, 1, 2, 3, 2, load_ms=100)
     assert slow.step_ms(1, 4, 32) == slow.step_ms(2, 4, 32) == 100
-
-
-def test_processes_that_share_cores_take_turns() -> None:
-    crowded = Cost(10, 5, 0, 0, 3, 2, cores=2)
-    assert crowded.step_ms(4, 4, 32) == pytest.approx(2 * (2.5 + 5))
 
 
 def test_fit() -> None:
