@@ -14,11 +14,12 @@ COST = Cost(class_ms=10, set_ms=5, latency_ms=1, ms_per_mb=2, parameters_mb=3, n
     ("processes", "expected"),
     [
         (1, 10 + 4 * 5),
-        # class step and teacher of half the rows, the pass at θ, two sets; two sums of 3 MB; 3 · 2 agreements and 2 gathers of logits
+        # class step and teacher of half the rows, the pass at θ, two sets; two sums of 3 MB;
+        # 3 · 2 agreements and 2 gathers of logits
         (2, 8 / 2 + 2 + 2 * 5 + 2 * 7 + 8),
         # a grid of four columns: one set of half the rows; its inner gradient is a third sum;
-        # forward and back at θ and at θ′ are 2 · 2 · 2 agreements
-        (8, 8 / 8 + 2 / 2 + 5 / 2 + 3 * 7 + 8 + 8),
+        # forward and back at θ and at θ′ are 2 · 2 · 2 agreements; among eight a message takes 3
+        (8, 8 / 8 + 2 / 2 + 5 / 2 + 3 * 9 + 8 * 3 + 8),
     ],
 )
 def test_cost_of_a_step(processes: int, expected: float) -> None:
@@ -36,7 +37,9 @@ def test_reading_counts_where_it_takes_longer() -> None:
 
 def test_fit() -> None:
     messages = [{str(size): 0.5 + size * 4e-6 for size in SIZES}]
-    cost = fit({(1, 1): 12.0, (1, SETS): 12.0 + 3.0 * (SETS - 1)}, messages)
+    steps = {(1, 1): 12.0, (1, SETS): 12.0 + 3.0 * (SETS - 1), (2, 1): 100.0}
+    cost = fit(steps, messages)
+    assert cost.step_ms(2, 1, 128) == pytest.approx(100)
     assert (cost.set_ms, cost.class_ms) == (pytest.approx(3), pytest.approx(9))
     assert cost.latency_ms == pytest.approx(0.5, abs=1e-2)
     assert cost.ms_per_mb == pytest.approx(1, rel=1e-3)
@@ -48,7 +51,7 @@ def test_clothing1m() -> None:
     assert one.step_ms == pytest.approx(98.91)
     assert one.hours == pytest.approx(93_750 * (7.49 + 3 * 98.91) / 3_600_000, rel=1e-3)
     assert (eight.columns, many.columns) == (8, 8)
-    assert one.hours > eight.hours > many.hours
+    assert one.hours > many.hours > eight.hours, "four pictures a process are too few"
 
 
 def test_the_file_in_the_repository_is_of_this_form() -> None:
