@@ -250,7 +250,9 @@ class TestWorkers:
     def test_a_worker_that_dies(self) -> None:
         with Feeder(fake_files(die), 2, workers=1) as feeder:
             feeder.feed([torch.arange(2)])
-            with pytest.raises(TrainingError, match=r"ended .*; was there memory enough"):
+            with pytest.raises(
+                TrainingError, match=r"ended \(DataLoader worker \(pid.* \d+\).*; was there memory"
+            ):
                 feeder.next()
 
     def test_workers_end_when_the_feeder_is_closed(self) -> None:

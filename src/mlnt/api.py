@@ -27,11 +27,12 @@ from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
 from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, prepare_deterministic, weight_type
+from mlnt.distributed import job, join, restarted
 from mlnt.errors import InputError, StorageError, TrainingError
 from mlnt.evaluation import accuracy_by_class, predict_probabilities
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
-from mlnt.journal import RunJournal, begin
+from mlnt.journal import RunJournal, SharedJournal, begin
 from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
@@ -92,6 +93,7 @@ def train(
     deadline by time.monotonic: stops before it, in the middle of an epoch too; raises `Stopped`
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
+    world = join()
     if isinstance(model, str):
         settings["model"] = model
     options = {
@@ -113,14 +115,19 @@ def train(
     else:
         # A misspelt setting should not cost the reading of the data.
         make_settings(preset or "cifar10", **settings)
-        dataset = open_dataset(data, **{**options, "download": download})
+        with world.leader_first() if download else contextlib.nullcontext():
+            dataset = open_dataset(data, **{**options, "download": download})
     if convert("deterministic", settings.get("deterministic", False)):
         prepare_deterministic()
-    device = pick_device(str(settings.get("device", "auto")))
+    device = world.device_of(pick_device(str(settings.get("device", "auto"))))
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
     prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
-    run = None if out is None else RunFolder.reserve(out, may_exist=resume)
+    run = None
+    if out is not None and world.leads:
+        # torchrun has started all processes again: the run that they had begun goes on.
+        resume = resume or (restarted() and RunFolder(out).is_of(job()))
+        run = RunFolder.reserve(out, may_exist=resume)
     own_model = None if model is None or isinstance(model, str) else model
 
     seeds = Seeds.of(chosen.seed)
@@ -133,7 +140,10 @@ def train(
     assert train_split is not None
     assert validation is not None
 
-    trainer = Trainer(train_split, validation, test, chosen, generator, watchers, deadline=deadline)
+    watchers = watchers if world.leads else ()
+    trainer = Trainer(
+        train_split, validation, test, chosen, generator, watchers, deadline=deadline, world=world
+    )
 
     def new_model() -> nn.Module:
         network = _new_model(own_model, chosen, prepared, may_import=isinstance(model, str))
@@ -150,10 +160,13 @@ def train(
             config = _config(prepared, chosen, noise, own_model)
             config["source"] = _source(data, options)
             config["reasons"] = dict(by_data.reasons)
+            config["job"] = job()
             stack.enter_context(run.locked())
             trainer.journal = journal = begin(run, config, chosen, resume)
             stack.enter_context(_telling_what_is_left(run, journal))
             _report_faults_to(run, train_split)
+        if world.size > 1:
+            trainer.journal = SharedJournal(world, trainer.journal)
         for watcher in watchers:
             watcher.run_begins(prepared, chosen, by_data.reasons)
         stack.enter_context(computing(chosen, device))
@@ -161,7 +174,7 @@ def train(
         summary = {**summarise(result, trainer), "noise": noise}
         judged = _judge_all_labels(result, prepared)
         if test is not None:
-            probabilities = predict_probabilities(result.model, test.inputs)
+            probabilities = predict_probabilities(result.model, test.inputs, world)
             summary["test_by_class"] = accuracy_by_class(probabilities, test.labels)
         issues = rank_labels(judged.labels, judged.judgement)
         summary["labels"] = len(issues.score)
@@ -180,7 +193,7 @@ def train(
         summary=summary,
         history=[row for stage in result.stages for row in stage.history],
         label_issues=issues,
-        folder=None if run is None else run.path,
+        folder=None if out is None else Path(out),
     )
 
 

@@ -16,8 +16,10 @@ from rich.console import Console
 from mlnt import api, bench, prediction, reproduce
 from mlnt.config import PRESETS, fields_by_name, kinds_of
 from mlnt.data.check import check_tree
+from mlnt.distributed import ProcessLost, job, join, restarted
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
+from mlnt.farewell import end_together, explain, only_the_first_speaks
 from mlnt.interruption import Interruption
 from mlnt.journal import MACHINE
 from mlnt.label_issues import harmless, read_label_issues
@@ -125,8 +127,8 @@ def train(
         "text_column": text_column,
         "preset": preset,
     }
-    folder = _folder_of_run(data, out, resume, {**given, **_set(others)})
-    interruption = Interruption()
+    folder = Path(join().share(str(_folder_of_run(data, out, resume, {**given, **_set(others)}))))
+    interruption = Interruption(speaks=join().leads)
     try:
         with interruption, TerminalProgress(console) as progress:
             watchers = [progress, interruption]
@@ -142,6 +144,9 @@ def train(
                     **others,
                     **given,
                 )
+    except ProcessLost as lost:
+        lost.advice = f"; go on with: mlnt train --resume {folder}"
+        raise
     except Stopped as stop:
         console.print(f"{stop}; go on with: {_going_on(folder, given)}", soft_wrap=True)
         raise typer.Exit(interruption.status) from None
@@ -167,7 +172,9 @@ def _folder_of_run(
     if resume is None and data is None:
         raise InputError("give DATA to train on, or --resume RUN to go on with a run")
     if resume is None:
-        return out or RunFolder.next_free(Path("runs"), Path(data or "").stem)
+        runs, name = Path("runs"), Path(data or "").stem
+        begun = RunFolder.of_job(runs, name, job()) if restarted() else None
+        return out or begun or RunFolder.next_free(runs, name)
     if data is not None or out is not None or given.keys() - {"model", *MACHINE}:
         raise InputError("--resume goes on with the data and settings of its run; give no others")
     return resume
@@ -377,6 +384,9 @@ def bench_command(
     profile: Annotated[
         bool, typer.Option("--profile", help="instead: the GPU kernels of a step, by kind")
     ] = False,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="instead: 1, 2 and 4 processes on the CPU's cores")
+    ] = False,
     json: Annotated[
         Path | None,
         typer.Option(help="also write the figures here (--accuracy, --issues: or go on there)"),
@@ -392,6 +402,7 @@ def bench_command(
         | bench.IssuesResult
         | bench.ExactnessResult
         | bench.ProfileResult
+        | bench.ScalingResult
         | bench.BenchResult
     )
     with console.status("") as status:
@@ -414,6 +425,8 @@ def bench_command(
             )
         elif exactness:
             result = bench.run_exactness(device)
+        elif scaling:
+            result = bench.run_scaling(tell=status.update)
         elif profile:
             result = bench.run_profile(device, batch_size or 128, sets or 10)
         else:
@@ -451,25 +464,32 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     errors = Console(stderr=True, highlight=False)
+
+    def end(status: int, message: str) -> int:
+        return end_together(
+            status,
+            message,
+            lambda line: errors.print(f"mlnt: {line}", markup=False, soft_wrap=True),
+        )
+
     try:
+        if join().size > 1 and arguments[:1] != ["train"]:
+            raise InputError("several processes are for `mlnt train` alone; start others without")
+        only_the_first_speaks(join())
         status = app(arguments or ["--help"], prog_name="mlnt", standalone_mode=False)
     except CommandLineError as error:
-        message = error.format_message()  # type: ignore[attr-defined]
-        errors.print(f"mlnt: {message}", markup=False, soft_wrap=True)
-        return 2
+        return end(2, error.format_message())  # type: ignore[attr-defined]
     except InputError as error:
-        errors.print(f"mlnt: {error}", markup=False, soft_wrap=True)
-        return 2
+        return end(2, str(error))
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             sys.stderr.close()  # the reader of our output left: nothing to say to it
             return 0
-        errors.print(f"mlnt: {error}", markup=False, soft_wrap=True)
-        return 2
+        return end(2, str(error))
+    except ProcessLost as lost:
+        return end(1, explain(lost))
     except TrainingError as error:
-        errors.print(f"mlnt: training stopped: {error}", markup=False, soft_wrap=True)
-        return 1
+        return end(1, f"training stopped: {error}")
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("mlnt: stopped")
-        return 130
+        return end(130, "stopped")
     return status if isinstance(status, int) else 0

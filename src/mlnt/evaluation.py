@@ -5,27 +5,40 @@ from torch import Tensor, nn
 
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.streaming import batches
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.meta.features import logits_and_features
 
 EVALUATION_BATCH = 1024
 
 
 @torch.no_grad()
-def predict_probabilities(model: nn.Module, inputs_N: Tensor | ImageFiles) -> Tensor:
-    """Class probabilities [N, C] in eval mode."""
+def predict_probabilities(
+    model: nn.Module, inputs_N: Tensor | ImageFiles, world: World = ALL_ALONE
+) -> Tensor:
+    """Class probabilities [N, C] in eval mode; each process computes some, and all have all."""
     model.eval()
     weight = next(model.parameters())
     dtype = weight.dtype if inputs_N.is_floating_point() else None
-    logits = [model(x) for x in batches(inputs_N, EVALUATION_BATCH, weight.device, dtype)]
-    return torch.cat(logits).to(weight.dtype).softmax(dim=1)
+    rows = world.divide(len(inputs_N))
+    own = batches(inputs_N[rows.own], EVALUATION_BATCH, weight.device, dtype)
+    logits = torch.cat([model(x) for x in own]).to(weight.dtype)
+    if isinstance(inputs_N, ImageFiles):
+        inputs_N.faults.share(world)
+    return rows.gather(logits).softmax(dim=1)
 
 
 @torch.no_grad()
-def extract_features(model: nn.Module, inputs_N: Tensor | ImageFiles) -> Tensor:
-    """Penultimate features [N, D] in eval mode."""
+def extract_features(
+    model: nn.Module, inputs_N: Tensor | ImageFiles, world: World = ALL_ALONE
+) -> Tensor:
+    """Penultimate features [N, D] in eval mode; each process computes some, and all have all."""
     model.eval()
-    parts = [logits_and_features(model, x)[1] for x in batches(inputs_N, EVALUATION_BATCH)]
-    return torch.cat(parts).to(next(model.parameters()).dtype)
+    rows = world.divide(len(inputs_N))
+    own = batches(inputs_N[rows.own], EVALUATION_BATCH)
+    features = torch.cat([logits_and_features(model, x)[1] for x in own])
+    if isinstance(inputs_N, ImageFiles):
+        inputs_N.faults.share(world)
+    return rows.gather(features.to(next(model.parameters()).dtype))
 
 
 def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:

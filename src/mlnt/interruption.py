@@ -21,7 +21,8 @@ class Interruption(Watcher):
     signals do what they do otherwise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, speaks: bool = True) -> None:
+        self.speaks = speaks  # of several processes one does
         self.number: int | None = None  # of the signal that came
         self.usual: dict[int, Any] = {}  # what the signals did before
 
@@ -56,5 +57,6 @@ class Interruption(Watcher):
         if self.number is not None:
             raise SystemExit(128 + number)
         self.number = number
-        # Past Python's buffers, in which this process may be at this very moment.
-        os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")
+        if self.speaks:
+            # Past Python's buffers, in which this process may be at this very moment.
+            os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")

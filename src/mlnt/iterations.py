@@ -115,7 +115,7 @@ def run_iterations(
         led.stages.append(trainer.run(Stage(name, iteration), make_method(mentor), kept))
         if iteration < settings.iterations:
             mentor = best_model(led.stages[-1])
-            probabilities_NC = predict_probabilities(mentor, train.inputs)
+            probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
             wrong_N = None
             if settings.tau == "auto":
                 wrong_N = judge(mentor, probabilities_NC).wrong[: len(train)]

@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from safetensors.torch import load, save
+
 from mlnt.config import Settings, settings_from
+from mlnt.distributed import World
 from mlnt.errors import InputError
+from mlnt.packing import Tensors, pack, unpack
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Journal, Stage
 
@@ -96,6 +100,35 @@ class RunJournal(Journal):
         reached = f"epoch {epochs}" + (f" and {steps} steps" if steps else "")
         path = self.run.checkpoints.newest(stage.file_name)
         self.last_good = f"last good checkpoint: {path} ({reached} of {stage.name})"
+
+
+class SharedJournal(Journal):
+    """The leader's journal in all processes: it alone reads and writes, the others are told."""
+
+    def __init__(self, world: World, own: Journal) -> None:
+        self.world, self.own = world, own
+
+    def load(self, stage: Stage) -> dict[str, Any] | None:
+        found = self.own.load(stage) if self.world.leads else None
+        tensors: Tensors = {}
+        packed = self.world.share(pack(found, tensors))
+        content = self.world.share_bytes(save(tensors))
+        return found if self.world.leads else unpack(packed, load(content))
+
+    def note(self, row: dict[str, Any]) -> None:
+        self.own.note(row)
+
+    def is_due(self) -> bool:
+        return self.own.is_due()
+
+    def save(
+        self,
+        stage: Stage,
+        content: Callable[[], dict[str, Any]],
+        end: bool = False,
+        must: bool = False,
+    ) -> None:
+        self.own.save(stage, content, end, must)
 
 
 def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bool) -> RunJournal:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.data.dataset import Split
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.evaluation import extract_features, predict_probabilities
 from mlnt.noise_model import Judgement, judge
 
@@ -19,6 +20,7 @@ class Judge:
 
     train: Split
     validation: Split
+    world: World = ALL_ALONE
     describer: nn.Module | None = None  # whose features say what is similar; None: each model's own
     _features_ND: Tensor | None = field(default=None, repr=False)
 
@@ -28,7 +30,7 @@ class Judge:
         labels_N, held_out_N = self.train.labels, torch.zeros(len(self.train), dtype=torch.bool)
         if held_out is not None:
             assert held_out.given_labels is not None
-            of_held_out = predict_probabilities(model, held_out.inputs)
+            of_held_out = predict_probabilities(model, held_out.inputs, self.world)
             probabilities_NC = torch.cat([probabilities_NC, of_held_out])
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
@@ -43,7 +45,9 @@ class Judge:
             return self._features_ND
         network = model if self.describer is None else self.describer
         splits = [split for split in (self.train, self._held_out()) if split is not None]
-        features_ND = torch.cat([extract_features(network, split.inputs) for split in splits])
+        features_ND = torch.cat(
+            [extract_features(network, split.inputs, self.world) for split in splits]
+        )
         if self.describer is not None:
             self._features_ND = features_ND
         return features_ND

@@ -78,8 +78,8 @@ class Recipe:
     def mlnt(self) -> Led:
         trainer, first = self.trainer, self.cross_entropy()
         describer = best_model(first.stages[0])
-        features_ND = extract_features(describer, trainer.train.inputs)
-        judge = Judge(trainer.train, trainer.validation, describer)
+        features_ND = extract_features(describer, trainer.train.inputs, trainer.world)
+        judge = Judge(trainer.train, trainer.validation, trainer.world, describer)
 
         def method(mentor: nn.Module | None) -> MLNT:
             model, generator = self.new_model(), trainer.generator
@@ -98,12 +98,15 @@ class Recipe:
         def method(mentor: nn.Module | None) -> MeanTeacher | Iterative:
             return kind(self.new_model(), self.trainer.settings)
 
-        judge = Judge(self.trainer.train, self.trainer.validation)
+        judge = Judge(self.trainer.train, self.trainer.validation, self.trainer.world)
         return run_iterations(self.trainer, name, method, judge, self.classes)
 
     def forward(self) -> Led:
         first = self.cross_entropy()
-        noisy_NC = predict_probabilities(best_model(first.stages[0]), self.trainer.train.inputs)
+        trainer = self.trainer
+        noisy_NC = predict_probabilities(
+            best_model(first.stages[0]), trainer.train.inputs, trainer.world
+        )
         shares_C = torch.bincount(self.trainer.train.labels, minlength=len(self.classes)).double()
         shares_C = shares_C / shares_C.sum()
         # The sample at the quantile must be of its class, however small that is.
@@ -173,8 +176,8 @@ def run_recipe(
     own_stages = [stage for stage in led.stages if stage.stage.method == method]
     chosen = choose_stage(own_stages, len(trainer.validation))
     model = best_model(chosen)
-    probabilities_NC = predict_probabilities(model, trainer.train.inputs)
-    judge = led.judge or Judge(trainer.train, trainer.validation)
+    probabilities_NC = predict_probabilities(model, trainer.train.inputs, trainer.world)
+    judge = led.judge or Judge(trainer.train, trainer.validation, trainer.world)
     return Result(
         stages=led.stages,
         chosen=chosen,
@@ -222,7 +225,9 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
         if wrong_N.any():
             summary["memorised_noise"] = {
                 f"{stage.stage.name} {name}": memorised_noise(
-                    predict_probabilities(model, train.inputs), train.labels, train.true_labels
+                    predict_probabilities(model, train.inputs, trainer.world),
+                    train.labels,
+                    train.true_labels,
                 )
                 for stage in result.stages
                 for name, model in stage.models.items()

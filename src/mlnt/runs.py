@@ -139,6 +139,17 @@ class RunFolder:
             number += 1
         return parent / f"{name}-{number:03d}"
 
+    @classmethod
+    def of_job(cls, parent: Path, name: str, job: str | None) -> Path | None:
+        """The run that an earlier start of the same job began; None if it began none."""
+        found = sorted(parent.glob(f"{name}-[0-9][0-9][0-9]"), reverse=True)
+        return next((path for path in found if cls(path).is_of(job)), None)
+
+    def is_of(self, job: str | None) -> bool:
+        """Whether this job, which torchrun has started again, began this run."""
+        has_config = self.file(CONFIG).is_file()
+        return job is not None and has_config and self.read_json(CONFIG).get("job") == job
+
     def file(self, name: str) -> Path:
         return self.path / name
 

@@ -23,9 +23,11 @@ from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Split
-from mlnt.data.streaming import Feeder
+from mlnt.data.streaming import Feeder, first_of
 from mlnt.device import computing, record
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError
+from mlnt.meta.division import division_for
 from mlnt.methods.base import Method, Rates
 
 EAGER_STEPS = 3
@@ -45,9 +47,10 @@ class Steps:
         settings: Settings,
         generator: torch.Generator,
         kept: Tensor | None = None,
+        world: World = ALL_ALONE,
     ) -> None:
         self.train, self.method, self.settings = train, method, settings
-        self.generator = generator
+        self.generator, self.world = generator, world
         self.device = train.labels.device
         images = train.inputs.ndim == 4
         self.augmentation = Augmentation(
@@ -62,7 +65,7 @@ class Steps:
         # Indices and pixels of each stream's batch, where a recorded step finds them.
         self.arrived: list[tuple[Tensor, Tensor]] = []
         if isinstance(train.inputs, ImageFiles):
-            self.feeder = Feeder(train.inputs, settings.batch_size)
+            self.feeder = Feeder(train.inputs, settings.batch_size, world=world)
             for stream in self._streams():
                 shape = (stream.batch_size, *train.inputs.shape[1:])
                 pixels = torch.empty(shape, dtype=torch.uint8, device=self.device)
@@ -85,6 +88,11 @@ class Steps:
             self.rates = torch.zeros(0, 4, device=self.device)
             self.table = torch.zeros(0, 0, device=self.device)  # of losses
             self.under_way: deque[torch.cuda.Event] = deque()  # one behind each step given
+
+        if world.size > 1:
+            world.match_(method.models)
+            some = first_of(train.inputs, min(settings.batch_size, len(train)))
+            method.join(division_for(world, method.models["student"], some))
 
     def run(
         self, rates: Sequence[Rates], after_step: Callable[[], None] = lambda: None
@@ -123,6 +131,11 @@ class Steps:
         if not self.earlier:
             return now
         return {name: torch.cat([self.earlier[name], values]) for name, values in now.items()}
+
+    def share_faults(self) -> None:
+        """Of pictures that are streamed: what one process could not read is known to all."""
+        if isinstance(self.train.inputs, ImageFiles):
+            self.train.inputs.faults.share(self.world)
 
     def waiting(self) -> dict[str, float]:
         """Of streamed pictures: the share of the epoch's time that the device waited for them."""

@@ -17,12 +17,15 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.sources import Dataset, Split
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities
 from mlnt.methods.base import Method, Rates
 from mlnt.steps import Steps
 
 State = dict[str, Tensor]
+
+AGREE_EVERY = 8  # steps after which several processes ask each other whether to stop
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,7 @@ class Trainer:
     watchers: Sequence[Watcher] = ()
     journal: Journal = field(default_factory=Journal)
     deadline: float = math.inf  # by time.monotonic
+    world: World = ALL_ALONE  # the processes that divide the work
     closing_seconds: float = 0.0  # from an epoch's last step to its end, the last time
 
     def __post_init__(self) -> None:
@@ -192,7 +196,7 @@ class Trainer:
     def run(self, stage: Stage, method: Method, kept: Tensor | None = None) -> StageResult:
         """Train for all epochs. `kept` are the samples the class loss may draw from, if not all."""
         settings = self.settings
-        runner = Steps(self.train, method, settings, self.generator, kept)
+        runner = Steps(self.train, method, settings, self.generator, kept, self.world)
         try:
             return self._run(stage, method, runner)
         finally:
@@ -219,18 +223,24 @@ class Trainer:
                 stage, lambda: {"steps": runner.state(), "progress": progress.state()}, end, must
             )
 
-        def step_ends() -> None:
+        def look_up() -> None:
             for watcher in self.watchers:
                 watcher.step_ends()
             self._check_time()
+
+        def step_ends() -> None:
+            self._stop_together(look_up, at_once=runner.done % AGREE_EVERY == 0)
             if self.journal.is_due():
                 save()
 
-        for watcher in self.watchers:
-            watcher.stage_begins(stage, settings.epochs, steps, len(history))
+        def begin() -> None:
+            for watcher in self.watchers:
+                watcher.stage_begins(stage, settings.epochs, steps, len(history))
+
+        self._stop_together(begin, at_once=True)
         try:
             for epoch in range(len(history) + 1, settings.epochs + 1):
-                self._check_time()
+                self._stop_together(self._check_time, at_once=True)
                 row = self._epoch(stage, method, runner, progress, clock, step_ends)
                 history.append(row)
                 clock.begin_epoch()
@@ -260,6 +270,8 @@ class Trainer:
         means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
         self._check_weights(method.models, stage, epoch, steps)
         method.epoch_ends(epoch)
+        self.world.match_(method.models)
+        runner.share_faults()
         step_ms = 1000 * clock.end_steps() / steps
         return {
             "method": stage.method,
@@ -279,6 +291,19 @@ class Trainer:
     def _check_time(self) -> None:
         if time.monotonic() + self.closing_seconds > self.deadline:
             raise Stopped("the time is up")
+
+    def _stop_together(self, check: Callable[[], None], at_once: bool) -> None:
+        """What `check` raises; of several processes the leader's, heard now or a few steps on."""
+        if self.world.size == 1:
+            check()
+            return
+        reason = None
+        try:
+            check()
+        except Stopped as stop:
+            reason = str(stop)
+        if at_once and (agreed := self.world.share(reason)) is not None:
+            raise Stopped(agreed)
 
     def _rates(self, step: int, stage: Stage) -> Rates:
         progress = step / (self.settings.epochs * self.steps_per_epoch)
@@ -333,7 +358,7 @@ class Trainer:
             figures = {}
             for part, split in (("validation", self.validation), ("test", self.test)):
                 if split is not None:
-                    probabilities = predict_probabilities(model, split.inputs)
+                    probabilities = predict_probabilities(model, split.inputs, self.world)
                     figures[part] = float(accuracy(probabilities, split.labels))
             row[name] = figures
             result, test = results[name], figures.get("test")

@@ -4,7 +4,8 @@ authors.py the yardstick -> floor.py what the convolutions alone need -> rows.py
 steps.py the bench -> result.py JSON and tables -> plot.py the picture
 
 accuracy.py what M buys in equal minutes; exactness.py the fast paths against the plain ones;
-profile.py where the time of a step goes; issues.py found label errors against cleanlab
+profile.py where the time of a step goes; issues.py found label errors against cleanlab;
+scaling.py several processes, measured and modelled
 """
 
 from mlnt.bench.accuracy import SETS, AccuracyResult, run_accuracy
@@ -14,6 +15,7 @@ from mlnt.bench.plot import write_plot
 from mlnt.bench.profile import ProfileResult, run_profile
 from mlnt.bench.result import BenchResult
 from mlnt.bench.rows import SHAPES
+from mlnt.bench.scaling import ScalingResult, run_scaling
 from mlnt.bench.steps import run_bench
 
 __all__ = [
@@ -25,10 +27,12 @@ __all__ = [
     "ExactnessResult",
     "IssuesResult",
     "ProfileResult",
+    "ScalingResult",
     "run_accuracy",
     "run_bench",
     "run_exactness",
     "run_issues",
     "run_profile",
+    "run_scaling",
     "write_plot",
 ]

@@ -20,6 +20,7 @@ from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.data.encoding import ImageEncoder
 from mlnt.data.sources import Split
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.methods import MLNT, CrossEntropy, Rates
 from mlnt.methods.base import Method
 from mlnt.models import build_model
@@ -138,7 +139,7 @@ def _materials(case: Case, device: torch.device) -> _Materials:
     return _Materials(network, train, features_ND, settings, generator)
 
 
-def own_steps(case: Case, device: torch.device) -> Steps:
+def own_steps(case: Case, device: torch.device, world: World = ALL_ALONE) -> Steps:
     """Our own methods, as in training: batches drawn and augmented on the device."""
     m = _materials(case, device)
     method: Method
@@ -146,7 +147,7 @@ def own_steps(case: Case, device: torch.device) -> Steps:
         method = CrossEntropy(m.network, m.settings)
     else:
         method = MLNT(m.network, m.settings, m.features_ND, generator=m.generator)
-    return Steps(m.train, method, m.settings, m.generator)
+    return Steps(m.train, method, m.settings, m.generator, world=world)
 
 
 def _runner(case: Case, device: torch.device) -> Callable[[int], object]:

@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mlnt.data.pictures import PathTable, PictureError, read_picture
+from mlnt.distributed import World
 from mlnt.errors import InputError, TrainingError
 
 CPU = torch.device("cpu")
+UNREAD = -1  # in the place of the index of a picture that could not be read
 SIZE, CROP = 256, 224  # the shorter side, and the middle of it: as for Clothing1M in the paper
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -50,6 +52,11 @@ class FaultLog:
                 f"over; the first: {first}; {where}"
             )
 
+    def share(self, world: World) -> None:
+        """What one process could not read is on record in all."""
+        for found in world.gather_values(self.found):
+            self.record(found.items())
+
     def write(self, path: Path) -> None:
         with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             csv.writer(file).writerows([("path", "reason"), *sorted(self.found.items())])
@@ -79,6 +86,7 @@ class Reader(Dataset):
     crop: int
     read: Callable[[str, int, int], np.ndarray]
     blank_C: tuple[int, ...] | None  # colour that takes the place of what cannot be read, if any
+    is_part: bool = False  # of a batch that several processes read: who has all of it fills in
 
     def __getitem__(self, indices_B: np.ndarray) -> Read:
         try:
@@ -88,28 +96,38 @@ class Reader(Dataset):
 
     def _read_batch(self, indices_B: np.ndarray) -> Read:
         pixels = np.empty((len(indices_B), 3, self.crop, self.crop), np.uint8)
-        faults, readable, broken = [], [], []
+        faults, broken = [], []
         for place, index in enumerate(indices_B.tolist()):
             path = self.paths.full(index)
             try:
                 pixels[place] = self.read(path, self.size, self.crop)
-                readable.append(place)
             except PictureError as error:
                 faults.append((path, str(error)))
                 broken.append(place)
-        if broken and self.blank_C is None and not readable:
-            return Read(None, faults)
         shown_B = indices_B.copy()
-        for number, place in enumerate(broken):
+        for place in broken:
             if self.blank_C is not None:
                 # In evaluation a row answers for its own picture, never for another.
                 pixels[place] = np.array(self.blank_C)[:, None, None]
             else:
-                # In training another of the batch comes in, with its own label, so that the size
-                # of a batch stays. By its place alone, which no number of workers changes.
-                instead = readable[number % len(readable)]
-                pixels[place], shown_B[place] = pixels[instead], shown_B[instead]
-        return Read(Fed(torch.from_numpy(shown_B), torch.from_numpy(pixels)), faults)
+                shown_B[place] = UNREAD
+        fed = Fed(torch.from_numpy(shown_B), torch.from_numpy(pixels))
+        return Read(fed if self.is_part else fill_in(fed), faults)
+
+
+def fill_in(fed: Fed) -> Fed | None:
+    """In training another of the batch takes the place of a picture that could not be read, with
+    its own label, so that the size of a batch stays. By its place alone, which no number of workers
+    or processes changes. None if there is no other."""
+    unread_B = fed.indices == UNREAD
+    if not unread_B.any():
+        return fed
+    readable = (~unread_B).nonzero().squeeze(1)
+    if not len(readable):
+        return None
+    source_B = torch.arange(len(unread_B))
+    source_B[unread_B] = readable[torch.arange(int(unread_B.sum())) % len(readable)]
+    return Fed(fed.indices[source_B], fed.pixels[source_B])
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +195,9 @@ class ImageFiles:
         mean, std = self.statistics
         return (pixels.to(self.device, non_blocking=True).to(self.dtype) / 255 - mean) / std
 
-    def reader(self, blank: bool) -> Reader:
+    def reader(self, blank: bool, is_part: bool = False) -> Reader:
         colour = tuple(round(255 * value) for value in self.mean) if blank else None
-        return Reader(self.paths, self.size, self.crop, self.read, colour)
+        return Reader(self.paths, self.size, self.crop, self.read, colour, is_part)
 
     def accept(self, read: Read) -> Fed:
         """A batch from a worker, its faults on record; raises what ends the run."""

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from mlnt.data.image_files import Fed, ImageFiles, Read
-from mlnt.errors import TrainingError
+from mlnt.data.image_files import Fed, ImageFiles, Read, fill_in
+from mlnt.distributed import ALL_ALONE, Rows, World, processes_here
+from mlnt.errors import InputError, TrainingError
 
 STREAMED_BATCH = 64  # most pictures at once in evaluation: 1,024 of 224 × 224 would be 154 MB
 AHEAD = 2  # batches that each worker keeps ready
@@ -40,10 +41,16 @@ class Feeder:
     """
 
     def __init__(
-        self, files: ImageFiles, batch_size: int, workers: int | None = None, blank: bool = False
+        self,
+        files: ImageFiles,
+        batch_size: int,
+        workers: int | None = None,
+        blank: bool = False,
+        world: World = ALL_ALONE,
     ) -> None:
-        """`blank`: what cannot be read becomes an empty picture, not another of the batch."""
-        self.files = files
+        """`blank`: what cannot be read becomes an empty picture, not another of the batch. Each
+        process of the world reads its part of every batch, and gets all of it."""
+        self.files, self.world = files, world
         if workers is None:
             workers = files.workers
         if workers is None:
@@ -55,7 +62,7 @@ class Feeder:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # more workers than cores: it was asked for
             self._loader: DataLoader | None = DataLoader(
-                files.reader(blank),
+                files.reader(blank, is_part=world.size > 1),
                 batch_size=None,  # the order's items are batches already
                 sampler=self.order,
                 num_workers=workers,
@@ -74,7 +81,8 @@ class Feeder:
         """Begin to read: the indices [B] of each batch, on the CPU. Times begin anew."""
         if self._loader is None:
             raise RuntimeError("this feeder is closed")
-        self.order.batches = order
+        self.order.batches = (self._rows(len(batch)).take(batch) for batch in order)
+        self.sizes = [len(batch) for batch in order] if self.world.size > 1 else []
         self.waiting.reset()
         self._began = self._last = time.perf_counter()
         with warnings.catch_warnings():
@@ -88,7 +96,22 @@ class Feeder:
         with self.waiting:
             read = self._receive()
         self._last = time.perf_counter()
-        return self.files.accept(read)
+        fed = self.files.accept(read)
+        return fed if self.world.size == 1 else self._put_together(fed)
+
+    def _rows(self, total: int) -> Rows:
+        return self.world.divide(total)
+
+    def _put_together(self, own: Fed) -> Fed:
+        """The whole batch, from the parts that the processes have read."""
+        rows = self._rows(self.sizes.pop(0))
+        fed = fill_in(Fed(rows.gather(own.indices), rows.gather(own.pixels)))
+        if fed is None:
+            raise InputError(
+                "none of the pictures of a batch can be read; look at the whole tree with "
+                "`mlnt data check`"
+            )
+        return fed
 
     def _receive(self) -> Read:
         try:
@@ -199,18 +222,18 @@ def first_of(inputs: Tensor | ImageFiles, count: int) -> Tensor:
 
 
 def default_workers(batch_bytes: int = 0) -> int:
-    """A core stays for this process, and what the workers keep ready fits into shared memory."""
+    """A core stays for each process, and what the workers keep ready fits into shared memory."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
         cores = os.cpu_count() or 1
-    workers = min(MOST_WORKERS, cores - 1)
+    workers = min(MOST_WORKERS, max(0, cores // processes_here() - 1))
     try:
         room = os.statvfs("/dev/shm")
     except (OSError, AttributeError):
         return workers
     # In a container it is often 64 MB: a worker would die of a bus error there.
-    free = room.f_bavail * room.f_frsize // 2
+    free = room.f_bavail * room.f_frsize // 2 // processes_here()
     return min(workers, free // ((AHEAD + 1) * batch_bytes)) if batch_bytes else workers
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.device import record
+from mlnt.distributed import Rows
 from mlnt.meta.folded import Target, folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
 
@@ -38,11 +39,14 @@ def choose_engine(
     alpha: float | Tensor,
     order: int,
     consistency: str,
+    rows: Rows,
 ) -> str:
     if synthetic_MB.device.type != "cuda" or folded_network(model) is None:
         return "plain"
     if torch.are_deterministic_algorithms_enabled():
         return "folded"  # the clock would choose now one, now the other
+    if not rows.is_whole:
+        return "folded"  # processes that send each other sums must not choose each for itself
     # Not the size of the batch: the last of an epoch may be smaller.
     parts = inputs if isinstance(inputs, tuple) else (inputs,)
     shapes = tuple(tuple(getattr(x, "shape", ()))[1:] for x in parts)
@@ -55,14 +59,14 @@ def choose_engine(
         arguments = (model, inputs, synthetic_MB, target_BC, alpha, order, consistency)
         # Dropout must not draw other numbers because something was measured.
         with torch.random.fork_rng(devices=[synthetic_MB.device]):
-            times = {name: _milliseconds(engine, arguments) for name, engine in ENGINES.items()}
+            times = {name: milliseconds(engine, arguments) for name, engine in ENGINES.items()}
         known[case] = min(times, key=lambda name: times[name])
         figures = ", ".join(f"{name} {ms:.1f} ms" for name, ms in times.items())
         log.info("engine: %s (%s)", known[case], figures)
     return known[case]
 
 
-def _milliseconds(engine: Callable[..., Any], arguments: tuple) -> float:
+def milliseconds(engine: Callable[..., Any], arguments: tuple) -> float:
     """Time on the GPU, as part of a CUDA graph where it can be recorded; infinite if it fails."""
     try:
         for _ in range(2):  # lets the libraries choose their kernels

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mlnt.distributed import WHOLE, Rows
 from mlnt.meta.flat import Layout, merge, split_by_rank
 from mlnt.meta.folding import FoldedNetwork
 from mlnt.meta.plain import CONSISTENCIES, Gradients, plain_meta_gradient
@@ -45,6 +46,7 @@ def folded_meta_gradient(
     alpha: float | Tensor,
     order: int = 1,
     consistency: str = "kl",
+    rows: Rows = WHOLE,
 ) -> tuple[Tensor, Gradients]:
     """What `plain_meta_gradient` gives; a network that cannot be folded is given to it.
 
@@ -53,11 +55,15 @@ def folded_meta_gradient(
     network = folded_network(model)
     if network is not None:
         try:
-            return _compute(network, model, inputs, synthetic_MB, target, alpha, order, consistency)
+            return _compute(
+                network, model, inputs, synthetic_MB, target, alpha, order, consistency, rows
+            )
         except CannotFold as obstacle:
             give_up(model, obstacle)
     target_BC = target() if callable(target) else target
-    return plain_meta_gradient(model, inputs, synthetic_MB, target_BC, alpha, order, consistency)
+    return plain_meta_gradient(
+        model, inputs, synthetic_MB, target_BC, alpha, order, consistency, rows
+    )
 
 
 def folded_network(model: nn.Module) -> FoldedNetwork | None:
@@ -101,31 +107,39 @@ def _compute(
     alpha: float | Tensor,
     order: int,
     consistency: str,
+    rows: Rows,
 ) -> tuple[Tensor, Gradients]:
     sets = len(synthetic_MB)
     theta = Parameters(dict(model.named_parameters()), sets, compute_type(model))
     inputs = theta.prepare(inputs)
-    inner, differentiate = _inner_gradients(network, theta, inputs, synthetic_MB, order)
+    inner, differentiate = _inner_gradients(network, theta, inputs, synthetic_MB, order, rows)
     theta_prime = theta.step(inner, alpha)
-    run = network.run(theta_prime, inputs, Options(sets))
+    run = network.run(theta_prime, inputs, Options(sets, rows=rows))
     target_BC = target() if callable(target) else target
-    loss, dlogits = _consistency(run.logits, target_BC, sets, consistency)
+    loss, dlogits = _consistency(run.logits, target_BC, sets, consistency, rows.share)
     by_set = theta.joined(run.pull_back(dlogits))
     gradients = theta.sum_over_models(by_set)
     if order == 2:
-        for name, curvature in differentiate(theta.views(by_set)).items():
+        v = [rows.group.sum(vector) for vector in by_set]
+        for name, curvature in differentiate(theta.views(v)).items():
             gradients[name] = gradients[name] - alpha * curvature
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     return loss, {name: gradients[name] for name in trainable}
 
 
 def _inner_gradients(
-    network: FoldedNetwork, theta: "Parameters", inputs: Any, synthetic_MB: Tensor, order: int
+    network: FoldedNetwork,
+    theta: "Parameters",
+    inputs: Any,
+    synthetic_MB: Tensor,
+    order: int,
+    rows: Rows,
 ) -> Any:
     """(g_1 … g_M in one vector per type, a function v -> Σ_m H_m v_m)."""
-    sets, batch = synthetic_MB.shape
+    sets, own_rows = synthetic_MB.shape
+    batch = own_rows if rows.is_whole else rows.total
     weights = theta.shared(requires_grad=order == 2)
-    options = Options(sets, shared=True, differentiable=order == 2)
+    options = Options(sets, shared=True, differentiable=order == 2, rows=rows)
     run = network.run(weights, inputs, options)
     with torch.set_grad_enabled(order == 2):
         probabilities_BC = run.logits.to(theta.full).softmax(dim=1)
@@ -147,11 +161,12 @@ def _inner_gradients(
             for name, g in zip(names, found, strict=True)
         }
 
-    return theta.joined({name: g.detach() for name, g in inner.items()}), differentiate
+    vectors = theta.joined({name: g.detach() for name, g in inner.items()})
+    return [rows.group.sum(vector) for vector in vectors], differentiate
 
 
 def _consistency(
-    logits: Tensor, target_BC: Tensor, sets: int, consistency: str
+    logits: Tensor, target_BC: Tensor, sets: int, consistency: str, share: float
 ) -> tuple[Tensor, Tensor]:
     """(L_meta, its gradient at the folded logits [B, M·C])."""
     with torch.enable_grad():
@@ -159,7 +174,7 @@ def _consistency(
         logits_MBC = leaf.unflatten(1, (sets, -1)).transpose(0, 1)
         targets = target_BC.expand(sets, *target_BC.shape).flatten(0, 1)
         # A mean over M·B rows is the mean over the sets of the means over the batch.
-        loss = CONSISTENCIES[consistency](targets, logits_MBC.flatten(0, 1))
+        loss = share * CONSISTENCIES[consistency](targets, logits_MBC.flatten(0, 1))
         (dlogits,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), dlogits.to(logits.dtype)
 

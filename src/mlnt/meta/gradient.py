@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlnt.distributed import WHOLE, Rows
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.choice import ENGINES, choose_engine
 from mlnt.meta.folded import Target
@@ -20,6 +21,7 @@ def meta_gradient(
     order: int = 1,
     engine: str = "auto",
     consistency: str = "kl",
+    rows: Rows = WHOLE,
 ) -> tuple[Tensor, Gradients]:
     """(L_meta, {parameter name: ∂L_meta/∂θ}) for the model's trainable parameters θ.
 
@@ -32,6 +34,7 @@ def meta_gradient(
     order        1: first-order approximation, 2: through the inner step
     engine       plain | folded | auto: plain on a CPU, on a GPU the faster (measured once)
     consistency  kl | mse
+    rows         which rows of a batch these are that several processes divide; all, by default
     """
     if isinstance(target, Tensor):
         _check_shapes(synthetic, target)
@@ -45,10 +48,10 @@ def meta_gradient(
     if engine != "auto" and engine not in ENGINES:
         raise InputError(f"engine must be one of auto, {', '.join(ENGINES)}, got {engine!r}")
     if engine == "auto":
-        engine = choose_engine(model, inputs, synthetic, target, alpha, order, consistency)
+        engine = choose_engine(model, inputs, synthetic, target, alpha, order, consistency, rows)
     if engine == "plain" and not isinstance(target, Tensor):
         target = target()
-    return ENGINES[engine](model, inputs, synthetic, target, alpha, order, consistency)
+    return ENGINES[engine](model, inputs, synthetic, target, alpha, order, consistency, rows)
 
 
 def _check_shapes(synthetic: Tensor, target: Tensor) -> None:

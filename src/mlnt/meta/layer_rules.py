@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from mlnt.meta.norm import normalise
+from mlnt.meta.norm import normalise, values_per_channel
 from mlnt.meta.products import (
     Patches,
     Shape,
@@ -151,7 +151,7 @@ def batch_norm(tape: Tape, target: str, module: Any, x: Any) -> Folded:
         value = tape.repeated(value)
     if module.training and module.running_mean is not None and module.momentum is None:
         raise CannotFold(f"{target} averages its statistics over all batches")
-    if module.training and value.numel() == value.shape[1]:
+    if module.training and values_per_channel(value, tape.rows) == 1:
         raise CannotFold(f"{target} has one value per channel")
     # In training mode the batch's own statistics; running ones change only if asked for.
     in_batch = module.training or module.running_mean is None
@@ -172,6 +172,7 @@ def batch_norm(tape: Tape, target: str, module: Any, x: Any) -> Folded:
         other=None if parts is None else parts[1].value,
         fixed=fixed,
         running=running,
+        rows=tape.rows,
     )
 
     def pull(dy: Tensor) -> None:

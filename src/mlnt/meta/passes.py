@@ -1,44 +1,93 @@
 """Forward and backward passes of one network, by the fast rules of `folding` on a GPU.
 
 On a CPU, and for networks that cannot be traced, the network itself and autograd do the same.
+Several processes divide the rows of a batch among them; what comes back is that of the whole batch.
 
 Axes: B batch, C classes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mlnt.distributed import ALL_ALONE, WHOLE, Rows, World
 from mlnt.meta.folded import Parameters, compute_type, folded_network, give_up
 from mlnt.meta.folding import Run
 from mlnt.meta.plain import Gradients
+from mlnt.meta.synchronised import synchronised
 from mlnt.meta.tape import CannotFold, Options
 
+# logits [B, C] of the whole batch -> the loss, and its gradient at them
+LossAt = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-def logits_of(model: nn.Module, inputs: Any) -> Tensor:
+
+def logits_of(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
     """f(X, θ) without gradients; in training mode the running statistics are updated."""
-    run = _fast_run(model, inputs) if model.training else None
+    own = rows.take(inputs)
+    run = _fast_run(model, own, rows) if model.training else None
     with torch.no_grad():
         if run is not None:
-            return run[0].logits
-        return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+            return rows.gather(run[0].logits)
+        with synchronised(rows):
+            return rows.gather(_forward(model, own))
 
 
-def class_gradient(model: nn.Module, inputs: Any, labels_B: Tensor) -> tuple[Tensor, Tensor, Any]:
+def class_gradient(
+    model: nn.Module, inputs: Any, labels_B: Tensor, world: World = ALL_ALONE
+) -> tuple[Tensor, Tensor, Any]:
     """(L_c(X, Y, θ), logits [B, C], ∇L_c by name) of the trainable parameters."""
-    fast = _fast_run(model, inputs)
-    if fast is None:
+
+    def cross_entropy(leaf_BC: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            loss = F.cross_entropy(leaf_BC, labels_B)
+            return loss.detach(), torch.autograd.grad(loss, leaf_BC)[0]
+
+    rows = world.rows(len(labels_B))
+    own = rows.take(inputs)
+    fast = _fast_run(model, own, rows)
+    if fast is None and world.size == 1:
         return _by_autograd(model, inputs, labels_B)
+    if fast is None:
+        return loss_gradient(model, inputs, cross_entropy, world, len(labels_B))
     run, theta = fast
-    with torch.enable_grad():
-        leaf = run.logits.detach().to(theta.full).requires_grad_()
-        loss = F.cross_entropy(leaf, labels_B)
-        (dlogits,) = torch.autograd.grad(loss, leaf)
-    gradients = theta.sum_over_models(theta.joined(run.pull_back(dlogits.to(run.logits.dtype))))
+    leaf_BC = rows.gather(run.logits).detach().to(theta.full).requires_grad_()
+    loss, dlogits_BC = cross_entropy(leaf_BC)
+    dlogits = rows.take(dlogits_BC).to(run.logits.dtype)
+    gradients = theta.sum_over_models(theta.joined(run.pull_back(dlogits)))
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
-    return loss.detach(), leaf.detach(), {name: gradients[name] for name in trainable}
+    found = {name: gradients[name] for name in trainable}
+    return loss, leaf_BC.detach(), of_all(found, rows, world)
+
+
+def loss_gradient(
+    model: nn.Module, inputs: Any, loss_at: LossAt, world: World, batch: int
+) -> tuple[Tensor, Tensor, Gradients]:
+    """(loss, logits [B, C], gradients by name) of any loss of the logits, by autograd.
+
+    Each process runs the network on its rows, and forth and back is all that is divided: all of
+    them compute the loss of the whole batch.
+    """
+    rows = world.rows(batch)
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    full = next(iter(trainable.values())).dtype
+    with torch.enable_grad(), synchronised(rows):
+        own = _forward(model, rows.take(inputs))
+    leaf_BC = rows.gather(own.detach()).to(full).requires_grad_()
+    with torch.enable_grad(), torch.autocast(leaf_BC.device.type, enabled=False):
+        loss, dlogits_BC = loss_at(leaf_BC)
+    found = torch.autograd.grad(
+        own, list(trainable.values()), rows.take(dlogits_BC).to(own.dtype), allow_unused=True
+    )
+    gradients = _laid_out(trainable, found)
+    return loss, leaf_BC.detach(), of_all(gradients, rows, world)
+
+
+def of_all(gradients: Gradients, rows: Rows, world: World) -> Gradients:
+    """The gradients of the whole batch, the same in all processes."""
+    return world.from_leader(gradients) if rows.is_whole else rows.group.sum_named(gradients)
 
 
 def _by_autograd(
@@ -46,19 +95,26 @@ def _by_autograd(
 ) -> tuple[Tensor, Tensor, Gradients]:
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
-        logits_BC = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        logits_BC = _forward(model, inputs)
         loss = F.cross_entropy(logits_BC, labels_B)
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
-    gradients = {
-        # Laid out as their parameters, as `backward` would: fused optimizers ask for it.
+    return loss.detach(), logits_BC.detach(), _laid_out(trainable, found)
+
+
+def _laid_out(trainable: dict[str, nn.Parameter], found: tuple[Tensor | None, ...]) -> Gradients:
+    """Gradients laid out as their parameters, as `backward` would: fused optimizers ask for it."""
+    return {
         name: g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
         for (name, p), g in zip(trainable.items(), found, strict=True)
         if g is not None
     }
-    return loss.detach(), logits_BC.detach(), gradients
 
 
-def _fast_run(model: nn.Module, inputs: Any) -> tuple[Run, Parameters] | None:
+def _forward(model: nn.Module, inputs: Any) -> Tensor:
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def _fast_run(model: nn.Module, inputs: Any, rows: Rows) -> tuple[Run, Parameters] | None:
     first = next(model.parameters())
     if first.device.type != "cuda" or first.dtype == torch.float64:
         return None
@@ -66,8 +122,9 @@ def _fast_run(model: nn.Module, inputs: Any) -> tuple[Run, Parameters] | None:
     if network is None:
         return None
     theta = Parameters(dict(model.named_parameters()), 1, compute_type(model))
+    options = Options(1, track=True, rows=rows)
     try:
-        return network.run(theta.shared(), theta.prepare(inputs), Options(1, track=True)), theta
+        return network.run(theta.shared(), theta.prepare(inputs), options), theta
     except CannotFold as obstacle:
         give_up(model, obstacle)
         return None

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mlnt.distributed import WHOLE, Rows
+from mlnt.meta.synchronised import synchronised
+
 Gradients = dict[str, Tensor]
 
 
@@ -47,27 +50,32 @@ def plain_meta_gradient(
     alpha: float | Tensor,
     order: int = 1,
     consistency: str = "kl",
+    rows: Rows = WHOLE,
 ) -> tuple[Tensor, Gradients]:
     """L_meta and its gradient with respect to the trainable parameters θ, by name.
 
     First order takes ∇_θ L_c as constant, so that ∇_θ J_m = ∇J at θ′_m. The model's parameters,
     buffers and `.grad` are left as they were. The M inner gradients share one forward pass at θ
     (and so, in a model with dropout, one mask); each θ′_m has a forward pass of its own.
+
+    Where several processes divide the batch, inputs, labels and target are this one's rows, and
+    what comes back is its part: the sum over the processes is L_meta and its gradient.
     """
     measure = CONSISTENCIES[consistency]
     theta: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
     total_loss = target_BC.new_zeros(())
     total = {name: torch.zeros_like(p) for name, p in theta.items()}
 
-    with torch.enable_grad(), _suitable_kernels(model, order):
+    with torch.enable_grad(), _suitable_kernels(model, order), synchronised(rows):
         logits_BC = forward(model, theta, inputs)
         for labels_B in synthetic_MB:
-            class_loss = F.cross_entropy(logits_BC, labels_B)
+            class_loss = rows.share * F.cross_entropy(logits_BC, labels_B)
             inner = gradient(class_loss, theta, retain_graph=True, create_graph=order == 2)
+            inner = rows.group.sum_named(inner)
             theta_prime = {name: theta[name] - alpha * inner[name] for name in theta}
             if order == 1:
                 theta_prime = {name: p.detach().requires_grad_() for name, p in theta_prime.items()}
-            loss = measure(target_BC, forward(model, theta_prime, inputs))
+            loss = rows.share * measure(target_BC, forward(model, theta_prime, inputs))
             meta = gradient(loss, theta_prime if order == 1 else theta, retain_graph=order == 2)
 
             total_loss += loss.detach() / len(synthetic_MB)

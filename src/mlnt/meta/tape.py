@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from mlnt.distributed import WHOLE, Rows
 from mlnt.meta.plain import Gradients
 
 Weights = Mapping[str, Tensor]  # by parameter name, [M·shape[0], *shape[1:]], or [*shape] if shared
@@ -50,6 +51,7 @@ class Options:
     shared: bool = False
     track: bool = False  # batch norms update their running statistics
     differentiable: bool = False  # autograd may differentiate the run and its pullback
+    rows: Rows = WHOLE  # of the batch, where several processes divide it
 
 
 class Tape(fx.Interpreter):
@@ -67,6 +69,7 @@ class Tape(fx.Interpreter):
         self.names, self.fusions, self.weights = names, fusions, weights
         self.models, self.shared = options.models, options.shared
         self.track, self.differentiable = options.track, options.differentiable
+        self.rows = options.rows
         self.node: fx.Node = next(iter(graph.nodes))
         self.early: dict[fx.Node, Folded] = {}  # ReLUs that a batch norm has done
         self.late: dict[fx.Node, tuple[Folded, Folded]] = {}  # sums that one will do

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlnt.distributed import WHOLE, Rows
 from mlnt.meta.passes import logits_of
 
 # Their randomness would only blur the target. (In an RNN and in attention, dropout is an option
@@ -56,26 +57,30 @@ def ema_(teacher: nn.Module, student: nn.Module, gamma: float | Tensor) -> None:
 
 
 @torch.no_grad()
-def teacher_target(teacher: nn.Module, inputs: Any) -> Tensor:
+def teacher_target(teacher: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
     """f(X, θ̃) [B, C]: training mode for batch norm (and its running statistics), no dropout."""
     teacher.train()
     for module in teacher.modules():
         if isinstance(module, _STOCHASTIC):
             module.eval()
-    return probabilities(teacher, inputs)
+    return probabilities(teacher, inputs, rows)
 
 
 @torch.no_grad()
 def mixed_target(
-    teacher: nn.Module, mentor: nn.Module | None, inputs: Any, lam: float | Tensor
+    teacher: nn.Module,
+    mentor: nn.Module | None,
+    inputs: Any,
+    lam: float | Tensor,
+    rows: Rows = WHOLE,
 ) -> Tensor:
     """s = λ f(X, θ̃) + (1 − λ) f(X, θ*) [B, C]; the teacher alone where there is no mentor."""
-    target_BC = teacher_target(teacher, inputs)
+    target_BC = teacher_target(teacher, inputs, rows)
     if mentor is None:
         return target_BC
-    return lam * target_BC + (1 - lam) * probabilities(mentor.eval(), inputs)
+    return lam * target_BC + (1 - lam) * probabilities(mentor.eval(), inputs, rows)
 
 
-def probabilities(model: nn.Module, inputs: Any) -> Tensor:
-    logits_BC = logits_of(model, inputs)
+def probabilities(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
+    logits_BC = logits_of(model, inputs, rows)
     return logits_BC.to(next(model.parameters()).dtype).softmax(dim=1)

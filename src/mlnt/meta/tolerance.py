@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.config import Settings, check_setting, fields_by_name
+from mlnt.distributed import ALL_ALONE, Rows, World
+from mlnt.meta.division import divided_meta_gradient
 from mlnt.meta.features import penultimate
 from mlnt.meta.folded import Target
-from mlnt.meta.gradient import meta_gradient
 from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
@@ -56,6 +57,7 @@ class NoiseTolerance:
         self.consistency = consistency
         self.engine = engine
         self.generator = generator
+        self.world: World = ALL_ALONE  # the processes that divide the work
         rules = fields_by_name()
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
             check_setting(rules[name], getattr(self, name))
@@ -74,8 +76,9 @@ class NoiseTolerance:
         synthetic_MB = synthetic_labels(
             labels, features, self.sets, self.rho, self.neighbours, self.generator
         )
-        target = self._target_aside(inputs, lam)
-        return meta_gradient(
+        target = self._target_aside(inputs, lam, self.world.rows(len(labels)))
+        return divided_meta_gradient(
+            self.world,
             self.student,
             inputs,
             synthetic_MB,
@@ -86,15 +89,15 @@ class NoiseTolerance:
             self.consistency,
         )
 
-    def _target_aside(self, inputs: Any, lam: float | Tensor) -> Target:
+    def _target_aside(self, inputs: Any, lam: float | Tensor, rows: Rows) -> Target:
         """The target; on a GPU computed beside the inner step, which does not need it yet."""
         device = next(self.teacher.parameters()).device
         aside = stream_aside(device)
         if aside is None:
-            return mixed_target(self.teacher, self.mentor, inputs, lam)
+            return mixed_target(self.teacher, self.mentor, inputs, lam, rows)
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
-            target_BC = mixed_target(self.teacher, self.mentor, inputs, lam)
+            target_BC = mixed_target(self.teacher, self.mentor, inputs, lam, rows)
 
         def when_needed() -> Tensor:
             torch.cuda.current_stream(device).wait_stream(aside)

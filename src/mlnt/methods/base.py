@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.batches import Batch
-from mlnt.meta.passes import class_gradient
+from mlnt.distributed import ALL_ALONE, World
+from mlnt.meta.passes import class_gradient, loss_gradient
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Method:
 
     models: dict[str, nn.Module]  # the models worth evaluating, by name
     optimizer: torch.optim.Optimizer
+    world: World = ALL_ALONE  # the processes that divide the work
+
+    def join(self, world: World) -> None:
+        """Divide the work with the other processes from now on."""
+        self.world = world
 
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """One training step; returns losses and the like, as tensors still on the device.
@@ -67,10 +73,14 @@ def make_optimizer(
 
 
 def class_backward_(
-    student: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, lr: float | Tensor
+    student: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    lr: float | Tensor,
+    world: World = ALL_ALONE,
 ) -> dict[str, Tensor]:
     """Set `.grad` to ∇L_c(X, Y, θ) and the rate to β; the step itself is the caller's."""
-    loss, logits_BC = target_backward_(student, optimizer, batch.inputs, batch.labels, lr)
+    loss, logits_BC = target_backward_(student, optimizer, batch.inputs, batch.labels, lr, world)
     return {"class_loss": loss, "train": percent_right(logits_BC, batch.labels)}
 
 
@@ -80,6 +90,7 @@ def target_backward_(
     inputs: Any,
     target: Tensor,
     lr: float | Tensor,
+    world: World = ALL_ALONE,
 ) -> tuple[Tensor, Tensor]:
     """Set `.grad` to the gradient of −mean Σ_c target_c log f_c(X, θ), the rate to `lr`.
 
@@ -88,7 +99,7 @@ def target_backward_(
     """
     set_rate_(optimizer, lr)
     student.train()
-    loss, logits_BC, gradients = class_gradient(student, inputs, target)
+    loss, logits_BC, gradients = class_gradient(student, inputs, target, world)
     for name, parameter in student.named_parameters():
         parameter.grad = gradients.get(name)
     return loss, logits_BC
@@ -101,6 +112,7 @@ def loss_backward_(
     loss_of: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]],
     lr: float | Tensor,
     extras: Sequence[Tensor] = (),
+    world: World = ALL_ALONE,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Set `.grad` to the gradient of any loss of the logits, the rate to `lr`.
 
@@ -110,19 +122,23 @@ def loss_backward_(
     """
     set_rate_(optimizer, lr)
     student.train()
-    parameters = [p for p in student.parameters() if p.requires_grad]
-    with torch.enable_grad():
-        logits_BC = student(*inputs) if isinstance(inputs, tuple) else student(inputs)
-        leaf_BC = logits_BC.detach().to(parameters[0].dtype).requires_grad_()
-        with torch.autocast(leaf_BC.device.type, enabled=False):
-            loss, parts = loss_of(leaf_BC)
-        of_logits_BC, *of_extras = torch.autograd.grad(loss, [leaf_BC, *extras])
-    found = torch.autograd.grad(
-        logits_BC, parameters, of_logits_BC.to(logits_BC.dtype), allow_unused=True
-    )
-    for parameter, gradient in zip([*parameters, *extras], [*found, *of_extras], strict=True):
-        parameter.grad = _laid_out_as(parameter, gradient)
-    return {name: part.detach() for name, part in parts.items()}, leaf_BC.detach()
+    parts: dict[str, Tensor] = {}
+    of_extras: list[Tensor] = []
+
+    def loss_at(leaf_BC: Tensor) -> tuple[Tensor, Tensor]:
+        loss, found = loss_of(leaf_BC)
+        parts.update(found)
+        of_logits_BC, *rest = torch.autograd.grad(loss, [leaf_BC, *extras])
+        of_extras[:] = rest
+        return loss.detach(), of_logits_BC
+
+    batch = len(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
+    _, logits_BC, gradients = loss_gradient(student, inputs, loss_at, world, batch)
+    for name, parameter in student.named_parameters():
+        parameter.grad = gradients.get(name)
+    for extra, gradient in zip(extras, of_extras, strict=True):
+        extra.grad = gradient
+    return {name: part.detach() for name, part in parts.items()}, logits_BC
 
 
 def set_rate_(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
@@ -133,10 +149,3 @@ def set_rate_(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
 def percent_right(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
     """Percent of the batch predicted as labelled."""
     return 100 * (logits_BC.argmax(dim=1) == labels_B).double().mean()
-
-
-def _laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
-    """The gradient in its parameter's memory layout, as `backward` would: fused SGD asks for it."""
-    if gradient is None or gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)

@@ -118,7 +118,13 @@ class CNNCRF(Method):
         # One pass for both, so that batch norm sees one population.
         inputs = torch.cat([class_batch.inputs, clean_inputs])
         losses, logits_BC = loss_backward_(
-            self.models["student"], self.optimizer, inputs, loss_of, rates.lr, self.field
+            self.models["student"],
+            self.optimizer,
+            inputs,
+            loss_of,
+            rates.lr,
+            self.field,
+            self.world,
         )
         self.optimizer.step()
         return {**losses, "train": percent_right(logits_BC[:count], noisy_B)}

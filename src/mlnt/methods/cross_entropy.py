@@ -14,6 +14,8 @@ class CrossEntropy(Method):
 
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """θ ← θ − β ∇L_c(X, Y, θ)."""
-        losses = class_backward_(self.models["student"], self.optimizer, class_batch, rates.lr)
+        losses = class_backward_(
+            self.models["student"], self.optimizer, class_batch, rates.lr, self.world
+        )
         self.optimizer.step()
         return losses

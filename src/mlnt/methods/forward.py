@@ -35,7 +35,12 @@ class Forward(Method):
             return loss, {"class_loss": loss}
 
         losses, logits_BC = loss_backward_(
-            self.models["student"], self.optimizer, class_batch.inputs, loss_of, rates.lr
+            self.models["student"],
+            self.optimizer,
+            class_batch.inputs,
+            loss_of,
+            rates.lr,
+            world=self.world,
         )
         self.optimizer.step()
         return {**losses, "train": percent_right(logits_BC, class_batch.labels)}

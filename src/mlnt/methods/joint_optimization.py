@@ -78,7 +78,12 @@ class JointOptimization(Method):
             return loss + self.alpha * prior + self.beta * entropy, parts
 
         losses, logits_BC = loss_backward_(
-            self.models["student"], self.optimizer, batch.inputs, loss_of, rates.lr
+            self.models["student"],
+            self.optimizer,
+            batch.inputs,
+            loss_of,
+            rates.lr,
+            world=self.world,
         )
         self.optimizer.step()
         self.latest_NC[batch.indices] = logits_BC.softmax(dim=1)
@@ -112,7 +117,7 @@ class SoftCrossEntropy(Method):
         """θ ← θ − β ∇ of −mean Σ_c y_c log f_c(x, θ)."""
         student, target_BC = self.models["student"], self.soft_labels_NC[class_batch.indices]
         loss, logits_BC = target_backward_(
-            student, self.optimizer, class_batch.inputs, target_BC, rates.lr
+            student, self.optimizer, class_batch.inputs, target_BC, rates.lr, self.world
         )
         self.optimizer.step()
         return {"class_loss": loss, "train": percent_right(logits_BC, class_batch.labels)}

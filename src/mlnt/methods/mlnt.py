@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.batches import Batch
+from mlnt.distributed import World
 from mlnt.meta.tolerance import NoiseTolerance
 from mlnt.methods.base import Method, Rates, class_backward_, make_optimizer
 
@@ -38,6 +39,9 @@ class MLNT(Method):
         )
         self.models = {"student": model, "teacher": self.tolerance.teacher}
 
+    def join(self, world: World) -> None:
+        self.world = self.tolerance.world = world
+
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """Meta update, class update, teacher update."""
         features_BD = self.features_ND[batch.indices]
@@ -46,9 +50,9 @@ class MLNT(Method):
             meta_loss = self.tolerance.meta_update(
                 batch.inputs, batch.labels, features_BD, rates.eta, rates.lam
             )
-            losses = class_backward_(self.student, self.optimizer, class_batch, rates.lr)
+            losses = self._class_backward_(class_batch, rates)
         else:
-            losses = class_backward_(self.student, self.optimizer, class_batch, rates.lr)
+            losses = self._class_backward_(class_batch, rates)
             # Both gradients share β; η/β at full rates is the weight that the meta step has
             # in the separate form, and it follows the ramp of η.
             weight = rates.eta / self.settings.lr
@@ -58,3 +62,6 @@ class MLNT(Method):
         self.optimizer.step()
         self.tolerance.update_teacher(rates.gamma)
         return {"meta_loss": meta_loss, **losses}
+
+    def _class_backward_(self, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
+        return class_backward_(self.student, self.optimizer, class_batch, rates.lr, self.world)

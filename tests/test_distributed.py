@@ -1,0 +1,314 @@
+"""Several processes under torchrun come to what one comes to; and how they end.
+
+Only loopback is used, and every launch has a time limit.
+"""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from many_processes import CASES, SLOW_CASES, Case
+from mlnt.cli import run as command
+from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, most_columns
+from mlnt.errors import InputError
+
+TESTS = Path(__file__).parent
+TIMES = ("seconds", "step_ms")
+LIMIT_S = 240  # for a machine that has other things to do
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+TRAIN = (
+    "train", str(TESTS / "golden" / "points.csv"), "--epochs", "2", "--iterations", "2", "--sets",
+    "2", "--batch-size", "64", "--seed", "3", "--precision", "float64",
+)  # fmt: skip
+
+
+def launch(
+    processes: int, program: Sequence[str], folder: Path, restarts: int = 0, **variables: str
+) -> subprocess.CompletedProcess:
+    """torchrun --standalone, in `folder`."""
+    source = str(TESTS.parent / "src")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    options = ["--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, **variables}
+    with subprocess.Popen(
+        [*torchrun, *options, *program],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as agent:
+        try:
+            out, err = agent.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(agent.pid, signal.SIGKILL)  # the processes that it started too
+            raise
+    return subprocess.CompletedProcess(agent.args, agent.returncode, out, err)
+
+
+def own_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("mlnt: ")]
+
+
+def exit_codes(done: subprocess.CompletedProcess) -> set[str]:
+    """What torchrun says of each process."""
+    return set(re.findall(r"exitcode *: (-?\d+) *\(pid", done.stderr))
+
+
+class TestShares:
+    @pytest.mark.parametrize("total", [0, 1, 3, 7, 8])
+    @pytest.mark.parametrize("size", [1, 2, 3, 8])
+    def test_every_thing_once(self, total: int, size: int) -> None:
+        group = Group(0, size)
+        parts = [group.part(total, rank) for rank in range(size)]
+        assert [i for part in parts for i in range(total)[part]] == list(range(total))
+        lengths = [part.stop - part.start for part in parts]
+        assert max(lengths) - min(lengths) <= 1
+
+    def test_rows(self) -> None:
+        rows = Rows(Group(1, 3), 7)  # 3, 2, 2
+        assert rows.share == pytest.approx(2 / 7)
+        x = torch.arange(7)
+        assert rows.take(x).tolist() == [3, 4]
+        kept, number = rows.take((x, 5))
+        assert (kept.tolist(), number) == ([3, 4], 5)
+        assert WHOLE.take(x) is x
+        assert WHOLE.share == 1
+
+    def test_up_to_as_many_processes_as_sets_each_has_all_rows(self) -> None:
+        for size in range(1, 11):
+            worlds = [World(rank, size) for rank in range(size)]
+            grids = [world.grid(10, 32) for world in worlds]
+            assert all(rows.is_whole for _, rows in grids)
+            assert [m for sets, _ in grids for m in range(10)[sets]] == list(range(10))
+
+    @pytest.mark.parametrize(
+        ("processes", "sets", "batch", "columns"),
+        [
+            (64, 10, 32, 8),  # ten do not divide 64
+            (20, 10, 32, 10),
+            (4, 2, 9, 2),
+            (13, 10, 32, 1),
+            (8, 1, 8, 1),
+            (12, 10, 32, 6),
+        ],
+    )
+    def test_beyond_that_a_grid(self, processes: int, sets: int, batch: int, columns: int) -> None:
+        assert most_columns(processes, sets, batch) == columns
+
+    def test_too_many(self) -> None:
+        with pytest.raises(InputError, match="100 processes are more than the 3 label sets times"):
+            most_columns(100, 3, 8)
+
+    def test_alone_nothing_is_divided(self) -> None:
+        assert ALL_ALONE.rows(5) is WHOLE
+        assert World(0, 4).divide(3) is WHOLE, "fewer samples than processes"
+        assert World(0, 4, divides_rows=False).rows(8) is WHOLE
+        assert ALL_ALONE.share({"a": 1}) == {"a": 1}
+        assert ALL_ALONE.gather_values(2) == [2]
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    """What is imported, and what is reached through dots."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {f"{alias.name}." for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            found.add(f"{ast.unparse(node)}.")
+    return found
+
+
+def test_one_file_knows_torch_distributed() -> None:
+    knowing = {
+        path.name
+        for path in (TESTS.parent / "src" / "mlnt").rglob("*.py")
+        if any(
+            f"{name}.".startswith("torch.distributed.")
+            for name in names_in(ast.parse(path.read_text("utf-8")))
+        )
+    }
+    assert knowing == {"distributed.py"}
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
+    done = launch(4, [str(TESTS / "many_processes.py"), str(folder)], folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = "the samples of a batch cannot be divided in Coupled: every process computes them all"
+    assert done.stderr.count(line) == 1, "said by the first process alone"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def slow_trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
+    done = launch(4, [str(TESTS / "many_processes.py"), str(folder), "slow"], folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def assert_one_trajectory(folder: Path, case: Case) -> None:
+    """All processes of all worlds end with the same weights; those of one world to the last bit."""
+    alone = load_file(folder / f"{case.name}-1-0.safetensors")
+    assert any(name.startswith("loss.") and len(alone[name]) == case.steps for name in alone)
+    limit = TOLERANCE[case.dtype]
+    for size in case.sizes[1:]:
+        first = load_file(folder / f"{case.name}-{size}-0.safetensors")
+        assert first.keys() == alone.keys()
+        for name, expected in alone.items():
+            print(size, name, float((first[name] - expected).abs().max()))
+            torch.testing.assert_close(first[name], expected, rtol=limit, atol=limit)
+        for rank in range(1, size):
+            other = load_file(folder / f"{case.name}-{size}-{rank}.safetensors")
+            assert all(torch.equal(other[name], first[name]) for name in first)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_as_one_process(trajectories: Path, case: Case) -> None:
+    assert_one_trajectory(trajectories, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SLOW_CASES, ids=lambda case: case.name)
+def test_as_one_process_in_other_cases(slow_trajectories: Path, case: Case) -> None:
+    assert_one_trajectory(slow_trajectories, case)
+
+
+def test_a_checkpoint_of_four_goes_on_with_one_and_back(trajectories: Path) -> None:
+    ends = [load_file(trajectories / f"resumed-{rank}.safetensors") for rank in range(4)]
+    whole = load_file(trajectories / "whole.safetensors")
+    for end in ends:
+        for name, expected in whole.items():
+            torch.testing.assert_close(end[name], expected, rtol=1e-10, atol=1e-10)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def flat(row: dict[str, Any]) -> dict[str, float]:
+    """The figures of a line of metrics, of each model too."""
+    found = {k: v for k, v in row.items() if isinstance(v, int | float)}
+    for model in ("student", "teacher"):
+        found |= {f"{model} {k}": v for k, v in row.get(model, {}).items()}
+    return found
+
+
+def assert_same_end(folder: Path, other: Path) -> None:
+    """Up to the order of sums in float64."""
+    rows, other_rows = read_metrics(folder), read_metrics(other)
+    assert len(rows) == len(other_rows) == 6
+    for row, expected in zip(rows, other_rows, strict=True):
+        assert row.keys() == expected.keys()
+        assert flat(row) == pytest.approx(flat(expected), rel=1e-10)
+        assert row["method"] == expected["method"]
+    for name in ("best", "student", "teacher"):
+        found, expected = (load_file(f / f"{name}.safetensors") for f in (folder, other))
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    assert (folder / "label_issues.csv").read_text() == (other / "label_issues.csv").read_text()
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    assert command([*TRAIN, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_process_that_dies_is_named_and_torchrun_goes_on(tmp_path: Path, alone: Path) -> None:
+    """Through iterations and resume: the folder that nobody named is found again."""
+    done = launch(2, [str(TESTS / "dying_process.py"), *TRAIN], tmp_path, restarts=1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert own_lines(done.stderr) == [
+        "mlnt: process 1 of 2 ended or does not answer; go on with: mlnt train --resume "
+        "runs/points-001"
+    ]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["points-001"]
+    assert done.stdout.count("run folder: runs/points-001") == 1
+    assert_same_end(tmp_path / "runs" / "points-001", alone)
+
+
+def test_mistakes_appear_once_and_all_end_with_2(tmp_path: Path) -> None:
+    done = launch(2, ["-m", "mlnt", "train", "digits", "--rho", "50"], tmp_path)
+    assert own_lines(done.stderr) == ["mlnt: rho must lie in [0, 1], got 50; did you mean 0.5?"]
+    assert exit_codes(done) == {"2"}
+    assert done.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+class TestEnds:
+    def test_of_the_first_process_alone(self, tmp_path: Path, alone: Path) -> None:
+        """Only the first looks at the folder; the others wait for it elsewhere."""
+        done = launch(2, ["-m", "mlnt", *TRAIN, "--out", str(alone)], tmp_path)
+        assert own_lines(done.stderr) == [
+            f"mlnt: {alone} already holds a run; choose another folder with --out"
+        ]
+        assert exit_codes(done) == {"2"}
+
+    def test_a_folder_of_others_is_not_gone_on_with_after_a_restart(
+        self, tmp_path: Path, alone: Path
+    ) -> None:
+        before = (alone / "metrics.jsonl").read_bytes()
+        done = launch(2, ["-m", "mlnt", *TRAIN, "--out", str(alone)], tmp_path, restarts=1)
+        assert len(own_lines(done.stderr)) == 2, "once for each start"
+        assert done.returncode != 0
+        assert (alone / "metrics.jsonl").read_bytes() == before
+
+    @pytest.mark.parametrize("who", ["0", "3"])
+    def test_four_that_lose_one_are_gone_on_with_by_one(
+        self, tmp_path: Path, alone: Path, who: str
+    ) -> None:
+        program = [str(TESTS / "dying_process.py"), *TRAIN]
+        done = launch(4, program, tmp_path, DYING_PROCESS=who)
+        assert done.returncode != 0
+        (line,) = own_lines(done.stderr)
+        assert line.startswith(f"mlnt: process {who} of 4 ended or does not answer; go on with")
+        folder = tmp_path / "runs" / "points-001"
+        assert command(["train", "--resume", str(folder)]) == 0
+        assert_same_end(folder, alone)
+
+    def test_one_that_was_stopped_is_gone_on_with_by_four(
+        self, tmp_path: Path, alone: Path
+    ) -> None:
+        folder = tmp_path / "run"
+        program = [str(TESTS / "dying_process.py"), *TRAIN, "--out", str(folder)]
+        launch(1, program, tmp_path, DYING_PROCESS="0")
+        assert (folder / "checkpoints").is_dir()
+        done = launch(4, ["-m", "mlnt", "train", "--resume", str(folder)], tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert_same_end(folder, alone)
+
+    def test_other_commands_say_no(self, tmp_path: Path, alone: Path) -> None:
+        done = launch(2, ["-m", "mlnt", "issues", str(alone)], tmp_path)
+        assert own_lines(done.stderr) == [
+            "mlnt: several processes are for `mlnt train` alone; start others without"
+        ]
+        assert exit_codes(done) == {"2"}
+
+    @pytest.mark.parametrize(("processes", "sets"), [(4, 3), (4, 1)])
+    def test_the_whole_flow(self, tmp_path: Path, processes: int, sets: int) -> None:
+        """A world of more processes than sets, through iterations."""
+        options = [*TRAIN, "--sets", str(sets)]
+        done = launch(processes, ["-m", "mlnt", *options, "--out", "many"], tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert command([*options, "--out", str(tmp_path / "one")]) == 0
+        assert_same_end(tmp_path / "many", tmp_path / "one")
