@@ -150,7 +150,11 @@ def train(
     except Stopped as stop:
         console.print(f"{stop}; go on with: {_going_on(folder, given)}", soft_wrap=True)
         raise typer.Exit(interruption.status) from None
-    summary = training.summary
+    if join().leads:
+        _show_result(training.summary, folder)
+
+
+def _show_result(summary: dict[str, Any], folder: Path) -> None:
     console.print(result_table(summary))
     found = summary.get("found_errors", {})
     if found.get("auroc") is not None:
