@@ -49,9 +49,9 @@ mlnt.train("digits", out=folder, resume=True, **options)
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("model", ["small_conv", "preact_resnet32"])
-def test_the_same_bits_on_a_gpu(tmp_path: Path, model: str) -> None:
+def test_the_same_bits_on_a_gpu(tmp_path: Path) -> None:
     """Twice without a stop, and stopped within epochs in a process of its own."""
+    model = "preact_resnet32"  # small_conv pools as no GPU does deterministically, and says so
     environment = {**os.environ, "PYTHONPATH": str(Path(mlnt.__file__).parent.parent)}
     environment.pop(CUBLAS, None)
     for name, stops in (("whole", 0), ("again", 0), ("stopped", 4)):
