@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "mlnt"
 
 # Each layer may import from itself and from those before it.
 LAYERS = (
-    {"_openmp", "errors", "packing"},
+    {"_openmp", "errors", "files", "packing", "texts"},
     {"config", "runs", "device"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},

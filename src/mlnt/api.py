@@ -100,7 +100,6 @@ def train(
         "test": test_data,
         "label_column": label_column,
         "text_column": text_column,
-        "download": download or None,
     }
     if isinstance(data, Dataset):
         given = [name for name, value in options.items() if value is not None]
@@ -112,7 +111,7 @@ def train(
     else:
         # A misspelt setting should not cost the reading of the data.
         make_settings(preset or "cifar10", **settings)
-        dataset = open_dataset(data, **{**options, "download": download})
+        dataset = open_dataset(data, **options, download=download)
     device = pick_device(str(settings.get("device", "auto")))
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
@@ -133,7 +132,8 @@ def train(
     trainer = Trainer(train_split, validation, test, chosen, generator, watchers, deadline=deadline)
 
     def new_model() -> nn.Module:
-        network = _new_model(own_model, chosen, prepared, may_import=isinstance(model, str))
+        may_import = isinstance(model, str)
+        network = _new_model(own_model, chosen, prepared, may_import, download)
         return network.to(device=device, dtype=dtype)
 
     check_method(chosen, train_split)
@@ -212,7 +212,7 @@ def resume_run(
 
 def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:
     """Where the data came from, if from names and paths alone: then a run can be gone on with."""
-    given = {k: v for k, v in options.items() if v is not None and k != "download"}
+    given = {k: v for k, v in options.items() if v is not None}
     if not all(isinstance(value, str | Path) for value in (data, *given.values())):
         return {"data": None}
     names = {"validation": "validation_data", "test": "test_data"}  # in `train`
@@ -234,10 +234,16 @@ def _new_model(
     settings: Settings,
     dataset: Dataset,
     may_import: bool,
+    download: bool,
 ) -> nn.Module:
     if own is None:
         return build_model(
-            settings.model, dataset.encoder, len(dataset.classes), settings.weights, may_import
+            settings.model,
+            dataset.encoder,
+            len(dataset.classes),
+            settings.weights,
+            may_import,
+            download,
         )
     model = copy_model(own) if isinstance(own, nn.Module) else own()
     if not isinstance(model, nn.Module):

@@ -31,6 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mlnt.errors import InputError
+from mlnt.files import MOST_JSON, parse_json, read_file
 from mlnt.packing import Tensors, pack, unpack
 
 CONFIG = "config.json"
@@ -55,6 +56,7 @@ class RunFolder:
         """A folder for a new run, not made yet; one that holds a run only if it `may_exist`."""
         run = cls(path)
         try:
+            run.check_own()
             if run.file(CONFIG).exists() and may_exist:
                 return run
             if run.file(CONFIG).exists():
@@ -97,7 +99,24 @@ class RunFolder:
         run = cls(path)
         if not run.file(CONFIG).is_file():
             raise InputError(f"{path} is not a run folder: it has no {CONFIG}")
+        run.check_own()
         return run
+
+    def check_own(self) -> None:
+        """Raise InputError where the folder holds links, pipes or devices.
+
+        It may be a stranger's: through a link it could have another file read, or overwritten.
+        """
+        for folder in (self.path, self.file(CHECKPOINTS)):
+            if not folder.is_dir():
+                continue
+            for entry in os.scandir(folder):
+                is_own = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+                if not is_own:
+                    raise InputError(
+                        f"{entry.path} is a link or no ordinary file; a run folder must hold its "
+                        "files itself"
+                    )
 
     @classmethod
     def next_free(cls, parent: Path, name: str) -> Path:
@@ -116,10 +135,12 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any]:
         try:
-            value = json.loads(self.file(name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(f"{self.path} has no {name}; the run has not come that far") from None
+            if not self.file(name).exists():
+                raise InputError(f"{self.path} has no {name}; the run has not come that far")
+            value = parse_json(read_file(self.file(name), MOST_JSON).decode("utf-8"))
         except (OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"{self.file(name)} cannot be read: {error}") from None
         if not isinstance(value, dict):
             raise InputError(f"{self.file(name)} is damaged: it must hold a JSON object")
@@ -130,9 +151,9 @@ class RunFolder:
         """Inside, the files are taken at their word; where they are not as they should, say so."""
         try:
             yield
-        except InputError:
+        except (InputError, OSError):
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        except Exception as error:  # a stranger's file may make any step of it go wrong
             what = f"{type(error).__name__}: {error}"
             raise InputError(f"the files of {self.path} are damaged ({what})") from None
 
@@ -143,6 +164,7 @@ class RunFolder:
         """Let `writer` fill a file aside, then put it in place in one move."""
         final = self.file(name)
         aside = final.with_name(f".{final.name}.part{final.suffix}")
+        aside.unlink(missing_ok=True)  # never through what lies there
         writer(aside)
         os.replace(aside, final)
 
@@ -157,9 +179,11 @@ class RunFolder:
         if not self.file(METRICS).is_file():
             return []
         try:
-            lines = self.file(METRICS).read_text(encoding="utf-8").splitlines()
-            return [json.loads(line) for line in lines]
-        except (OSError, ValueError) as error:
+            text = read_file(self.file(METRICS), MOST_JSON).decode("utf-8")
+            return [parse_json(line) for line in text.splitlines()]
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"{self.file(METRICS)} cannot be read: {error}") from None
 
     def save_state(self, name: str, state: dict[str, Tensor]) -> None:
@@ -198,8 +222,15 @@ class RunFolder:
             with safe_open(path, framework="pt") as file:
                 text = file.metadata()["content"]
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return unpack(json.loads(text), tensors)
-        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+            return unpack(parse_json(text), tensors)
+        except (
+            OSError,
+            SafetensorError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise InputError(f"{path} cannot be read: {error}") from None
 
     def remove_checkpoints(self) -> None:

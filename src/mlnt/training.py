@@ -215,12 +215,18 @@ class Trainer:
         found = self.journal.load(stage)
         if found is None:
             return 0.0
-        runner.load_state(found["steps"])
-        for name, fields in found["results"].items():
-            results[name] = ModelResult(**fields)
-        history += found["history"]
-        self.epoch_seconds = _seconds(history) / max(1, len(history))
-        return _seconds(history)
+        try:
+            runner.load_state(found["steps"])
+            for name, fields in found["results"].items():
+                results[name] = ModelResult(**fields)
+            history += found["history"]
+            self.epoch_seconds = _seconds(history) / max(1, len(history))
+            return _seconds(history)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise InputError(
+                f"the checkpoint of {stage.name} does not fit this run "
+                f"({type(error).__name__}: {error})"
+            ) from None
 
     def _check_time(self) -> None:
         if time.monotonic() + self.epoch_seconds > self.deadline:

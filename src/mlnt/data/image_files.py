@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from mlnt.data.pictures import PathTable, PictureError, read_picture
 from mlnt.errors import InputError, TrainingError
+from mlnt.texts import harmless
 
 CPU = torch.device("cpu")
 SIZE, CROP = 256, 224  # the shorter side, and the middle of it: as for Clothing1M in the paper
@@ -52,7 +53,8 @@ class FaultLog:
 
     def write(self, path: Path) -> None:
         with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            csv.writer(file).writerows([("path", "reason"), *sorted(self.found.items())])
+            rows = [(harmless(path), harmless(why)) for path, why in sorted(self.found.items())]
+            csv.writer(file).writerows([("path", "reason"), *rows])
 
 
 class Fed(NamedTuple):
