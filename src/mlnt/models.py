@@ -15,7 +15,9 @@ from mlnt.data.downloads import download_allowed
 from mlnt.data.encoding import PAD as PADDING
 from mlnt.data.encoding import Encoder, TextEncoder
 from mlnt.data.raw import exists
+from mlnt.data.tensor_files import read_tensors
 from mlnt.errors import InputError, did_you_mean
+from mlnt.files import open_file
 from mlnt.resnet import resnet18, resnet50
 
 
@@ -286,19 +288,12 @@ def _imported(module: str, function: str, classes: int) -> nn.Module:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Weights by name from a .safetensors or .pt file; nothing in it is executed."""
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        open_file(path).close()  # a pipe would be waited for
+        return load_file(path) if path.suffix == ".safetensors" else read_tensors(path)
     except FileNotFoundError:
         raise InputError(f"no file of weights at {path}") from None
-    except Exception as error:  # torch.load raises nearly anything on a broken file
+    except Exception as error:  # a broken file may make any step of it go wrong
         raise InputError(f"{path} cannot be read as weights: {_first_line(error)}") from None
-    for key in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise InputError(f"{path} must hold tensors by name, as model.state_dict() gives them")
-    return content
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
