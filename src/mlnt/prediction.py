@@ -50,6 +50,8 @@ def predict(
         trained = run.read_json(CONFIG)["data"]
         label_column = label_column or trained["label_column"]
         text_column = text_column or trained["text_column"]
+        if not all(isinstance(name, str | None) for name in (label_column, text_column)):
+            raise ValueError("the names of columns must be texts")
     labels: Tensor | None = None
     samples: list[str] | None = None
     inputs: Tensor | ImageFiles
@@ -69,8 +71,13 @@ def predict(
     predicted = [classes[i] for i in probabilities_NC.argmax(dim=1).tolist()]
     faults = {}
     if isinstance(inputs, ImageFiles):
-        faults = dict(inputs.faults.found)
-        for index in inputs.unreadable():  # an empty picture was judged in their place
+        faults, unreadable = dict(inputs.faults.found), inputs.unreadable()
+        if len(unreadable) == len(inputs):
+            path, reason = next(iter(faults.items()))
+            raise InputError(
+                f"none of the {len(inputs)} pictures can be read; the first: {path} ({reason})"
+            )
+        for index in unreadable:  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
     return Prediction(classes, predicted, probabilities_NC, correct, samples, faults)
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.fuzz.parsers import PARSERS
+from .parsers import PARSERS
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.jsonl"
@@ -68,7 +68,7 @@ def fuzz(name: str, minutes: float) -> dict[str, object]:
     if done.returncode and not new:
         print(done.stderr[-4000:], file=sys.stderr)
     elif new:
-        print(_traceback(done.stderr), file=sys.stderr)
+        print(_traceback(done.stdout + done.stderr), file=sys.stderr)
     if not any(findings.iterdir()):
         findings.rmdir()
     runs = re.search(r"number_of_executed_units: (\d+)", done.stderr)

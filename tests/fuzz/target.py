@@ -8,7 +8,7 @@ import atheris
 GUIDING = ["mlnt", "pickletools", "zipfile", "tarfile", "gzip", "json", "csv", "PIL"]
 
 with atheris.instrument_imports(include=GUIDING):
-    from tests.fuzz.parsers import PARSERS
+    from .parsers import PARSERS
 
 
 def main() -> None:

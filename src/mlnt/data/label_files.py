@@ -59,7 +59,7 @@ def read_pt(path: Path) -> dict[str, np.ndarray]:
     Not by torch.load: it would let the file call numpy, which takes the memory it is told to.
     """
     stream, what = io.BytesIO(read_file(path, MOST_BYTES)), str(path)
-    if zipfile.is_zipfile(stream):
+    if _is_zip(stream):
         stream = io.BytesIO(_zipped_pickle(stream, path))
     else:
         stream.seek(0)
@@ -136,6 +136,13 @@ def _choose(sets: dict[str, np.ndarray], key: str | None, path: Path) -> np.ndar
             f"{path} has no {key!r}, it holds {', '.join(sets)}{did_you_mean(key, sets)}"
         )
     return sets[key]
+
+
+def _is_zip(stream: io.BytesIO) -> bool:
+    try:
+        return zipfile.is_zipfile(stream)
+    except zipfile.BadZipFile:  # it is none that could be read, but no other file either
+        return True
 
 
 def _zipped_pickle(stream: io.BytesIO, path: Path) -> bytes:

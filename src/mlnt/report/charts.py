@@ -14,7 +14,7 @@ STYLES = {
     "mlnt teacher": {"color": "#0072B2", "linestyle": "-"},
 }
 
-MOST_PANELS = 24  # of more iterations the last ones are drawn
+MOST_PANELS = 8  # of more iterations the last ones are drawn
 MOST_EPOCHS = 10**9
 
 WIDTH, HEIGHT = 360, 220  # of a panel, in units of its drawing
