@@ -24,8 +24,9 @@ class RunJournal(Journal):
         found = self.run.load_checkpoint(stage.file_name)
         if found is not None:
             # Killed between the two, the last epoch would be in the checkpoint alone.
-            self.rows += found["history"]
-            self.run.rewrite_metrics(self.rows)
+            with self.run.expect_intact():
+                self.rows += found["history"]
+                self.run.rewrite_metrics(self.rows)
         return found
 
     def save(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:

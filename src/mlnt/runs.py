@@ -110,7 +110,9 @@ class RunFolder:
         for folder in (self.path, self.file(CHECKPOINTS)):
             if not folder.is_dir():
                 continue
-            for entry in os.scandir(folder):
+            with os.scandir(folder) as entries:
+                found = list(entries)
+            for entry in found:
                 is_own = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
                 if not is_own:
                     raise InputError(
@@ -238,11 +240,15 @@ class RunFolder:
         shutil.rmtree(self.file(CHECKPOINTS), ignore_errors=True)
 
     def load_into(self, model: nn.Module, name: str = "best") -> nn.Module:
+        state = self.load_state(name)
         try:
-            model.load_state_dict(self.load_state(name))
+            model.load_state_dict(state)
         except RuntimeError as error:
             first = str(error).splitlines()[-1].strip()
             raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
+        for key, value in state.items():  # training stops before it writes down such weights
+            if not value.isfinite().all():
+                raise InputError(f"{name}.safetensors is damaged: {key} is not finite")
         return model.eval()
 
 

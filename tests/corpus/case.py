@@ -41,15 +41,23 @@ def noise(name: str, count: int) -> bytes:
     return chance(name).randbytes(count)
 
 
-REGIONS = 10
+KINDS = ("cut", "flipped", "zeroed", "noise")
 
 
-def damaged(name: str, content: bytes, regions: int = REGIONS) -> Iterator[tuple[str, bytes]]:
-    """The content with damage in each of its regions, of four kinds."""
+def damage(name: str, content: bytes, region: int, regions: int, kind: str) -> bytes:
+    """The content with damage of a kind at a place in one of its regions."""
+    low, high = (len(content) * n // regions for n in (region, region + 1))
+    at = chance(f"{name}/{region}").randrange(low, max(high, low + 1))
+    return {
+        "cut": content[:at],
+        "flipped": content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :],
+        "zeroed": content[:at] + bytes(8) + content[at + 8 :],
+        "noise": content[:at] + noise(f"{name}{region}", 16) + content[at:],
+    }[kind]
+
+
+def damaged(name: str, content: bytes, regions: int) -> Iterator[tuple[str, bytes]]:
+    """The content with each kind of damage in each of its regions."""
     for region in range(regions):
-        low, high = (len(content) * n // regions for n in (region, region + 1))
-        at = chance(f"{name}/{region}").randrange(low, max(high, low + 1))
-        yield f"{region}-cut", content[:at]
-        yield f"{region}-flipped", content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :]
-        yield f"{region}-zeroed", content[:at] + bytes(8) + content[at + 8 :]
-        yield f"{region}-noise", content[:at] + noise(f"{name}{at}", 16) + content[at:]
+        for kind in KINDS:
+            yield f"{region}-{kind}", damage(name, content, region, regions, kind)

@@ -7,6 +7,7 @@ import pickle
 import struct
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def idx(shape: list[int], content: bytes | None = None) -> bytes:
     return bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + body
 
 
-def _idx(name: str, files: Mapping[str, bytes]) -> Case:
+def _idx(name: str, files: Mapping[str, Content]) -> Case:
     labels = bytes([0, 1, 2] * 4)
     whole = {
         f"{part}-{what}": content
@@ -86,19 +87,27 @@ def idx_files() -> dict[str, bytes]:
     return found | {f"noise-{n}": noise(f"idx{n}", 60) for n in range(5)}
 
 
-def gzip_files() -> dict[str, bytes]:
+@cache
+def _zeros(times: int) -> bytes:
+    """Thirty million of them, so many times over: parts of a packed file may follow each other."""
+    return gzip.compress(bytes(30_000_000), 1, mtime=0) * times
+
+
+def gzip_files() -> dict[str, Content]:
     packed = gzip.compress(idx([12, 2, 2]), mtime=0)
     found = {
         "empty": b"",
-        "bomb": gzip.compress(bytes(300_000_000), 1, mtime=0),
-        "bomb-that-claims-it": gzip.compress(idx([300_000, 32, 32]), 1, mtime=0),
+        "bomb": lambda: _zeros(10),
+        "bomb-that-claims-it": lambda: (
+            gzip.compress(idx([300_000, 30, 1000], b""), mtime=0) + _zeros(300)
+        ),
         "not-packed": idx([12, 2, 2]),
         "trailing-noise": packed + noise("gzip", 40),
     }
     return found | dict(damaged("gzip", packed, 5))
 
 
-def archives() -> dict[str, bytes]:
+def archives() -> dict[str, Content]:
     names = [f"data_batch_{n}.bin" for n in range(1, 6)] + ["test_batch.bin"]
 
     def packed(change: Callable[[tarfile.TarInfo], None] = lambda member: None) -> bytes:
@@ -127,7 +136,7 @@ def archives() -> dict[str, bytes]:
         "archive-links-up": link(tarfile.SYMTYPE, "../../x"),
         "archive-device": link(tarfile.CHRTYPE, "x"),
         "archive-pipe": link(tarfile.FIFOTYPE, "x"),
-        "archive-bomb": gzip.compress(bytes(600_000_000), 1, mtime=0),
+        "archive-bomb": lambda: _zeros(20),
         "archive-noise": gzip.compress(noise("tar", 5000), mtime=0),
         "archive-not-packed": gzip.decompress(whole),
     }

@@ -1,5 +1,6 @@
 """Run folders of a stranger: settings, encoders and classes that lie; files damaged; links."""
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -10,13 +11,15 @@ import torch
 from safetensors.torch import save
 
 from mlnt.config import fields_by_name
+from mlnt.training import Stage
 
-from .case import Case, damaged
+from .case import KINDS, Case, damage
 
 NEW = b"a,b\n" + b"1,2\n" * 3
 PREDICT = ("predict", "{here}/run", "{here}/new.csv")
 REPORT, ISSUES = ("report", "{here}/run"), ("issues", "{here}/run")
 RESUME = ("train", "--resume", "{here}/run")
+REGIONS = 6
 
 
 def cases() -> Iterator[Case]:
@@ -35,16 +38,15 @@ def cases() -> Iterator[Case]:
         yield _replaced(f"reported/{name}", "label_issues.csv", text, REPORT)
     for name, rows in METRICS.items():
         text = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-        yield _replaced(f"metrics.jsonl/{name}", "metrics.jsonl", text, REPORT)
+        yield _replaced(f"metrics/{name}", "metrics.jsonl", text, REPORT)
     for name, entry in GALLERY.items():
-        yield _replaced(
-            f"gallery.jsonl/{name}", "gallery.jsonl", json.dumps(entry).encode(), REPORT
-        )
+        yield _replaced(f"gallery/{name}", "gallery.jsonl", json.dumps(entry).encode(), REPORT)
     for name, content in CHECKPOINTS.items():
         yield Case(
             f"checkpoint/{name}", RESUME, {}, lambda here, c=content: _unfinished(here, c), "table"
         )
     yield from _links()
+    yield from _damaged_files()
 
 
 def _settings() -> Iterator[Case]:
@@ -79,8 +81,8 @@ def _replaced(name: str, file: str, content: bytes, command: tuple[str, ...]) ->
     )
 
 
-def damaged_files(run: Path, regions: int) -> Iterator[Case]:
-    """Each file of a whole run, damaged in every region. They depend on the run, not on a name."""
+def _damaged_files() -> Iterator[Case]:
+    """Each file of a whole run, damaged in every region."""
     for file, commands in {
         "config.json": (PREDICT, REPORT),
         "summary.json": (REPORT,),
@@ -89,10 +91,16 @@ def damaged_files(run: Path, regions: int) -> Iterator[Case]:
         "label_issues.csv": (ISSUES, REPORT),
         "best.safetensors": (PREDICT,),
     }.items():
-        whole = (run / file).read_bytes()
-        for name, content in damaged(file, whole, regions):
-            for command in commands:
-                yield _replaced(f"damaged/{command[0]}/{file}/{name}", file, content, command)
+        for command, region, kind in itertools.product(commands, range(REGIONS), KINDS):
+
+            def prepare(
+                here: Path, file: str = file, region: int = region, kind: str = kind
+            ) -> None:
+                path = here / "run" / file
+                path.write_bytes(damage(file, path.read_bytes(), region, REGIONS, kind))
+
+            name = f"damaged/{command[0]}/{file}/{region}-{kind}"
+            yield Case(name, command, {"new.csv": NEW}, prepare, "table")
 
 
 def _encoder(**changes: Any) -> Callable[[Any], Any]:
@@ -292,8 +300,8 @@ def _unfinished(here: Path, content: bytes) -> None:
     run = here / "run"
     (run / "summary.json").unlink()
     (run / "checkpoints").mkdir()
-    for name in ("cross_entropy", "cross_entropy-0", "mlnt-1"):
-        (run / "checkpoints" / f"{name}.safetensors").write_bytes(content)
+    first = Stage("cross_entropy", 0).file_name
+    (run / "checkpoints" / f"{first}.safetensors").write_bytes(content)
 
 
 def _links() -> Iterator[Case]:

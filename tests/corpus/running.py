@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import resource
 import shutil
 import signal
@@ -11,8 +10,10 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from mlnt import cli
+from mlnt.data import streaming
 
 from . import arrays, packed, pictures, run_folders, tables
 from .case import QUICK, Case
@@ -20,7 +21,6 @@ from .case import QUICK, Case
 OUTCOMES = Path(__file__).with_name("outcomes.txt")
 MOST_SECONDS = 20
 MOST_BYTES = 3 * 2**30  # beyond what the process has before: the address space, not what is touched
-REGIONS = 6
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,19 @@ class Runs:
         return cls(folder / "table", folder / "pictures")
 
 
-def all_cases(runs: Runs | None = None) -> Iterator[Case]:
-    """All but those that need a whole run to be damaged, unless there is one."""
-    parts = (tables, arrays, packed, pictures, run_folders)
-    whole = itertools.chain.from_iterable(part.cases() for part in parts)
-    yield from whole
-    if runs is not None:
-        yield from run_folders.damaged_files(runs.table, REGIONS)
+def all_cases() -> dict[str, Case]:
+    found: dict[str, Case] = {}
+    for part in (tables, arrays, packed, pictures, run_folders):
+        for case in part.cases():
+            assert case.name not in found, case.name
+            found[case.name] = case
+    return found
+
+
+def outcomes() -> dict[str, int]:
+    """What was written down of each case; of those that depend on a run's figures nothing."""
+    lines = OUTCOMES.read_text(encoding="utf-8").splitlines()
+    return {name: int(status) for status, name in (line.split(" ", 1) for line in lines)}
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,13 @@ def try_case(case: Case, runs: Runs, here: Path) -> Tried:
     before, began = _peak(), time.perf_counter()
     problems = []
     try:
-        with bounded(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            bounded(),
+            # Read here, where memory is limited, not by processes of their own.
+            mock.patch.object(streaming, "default_workers", return_value=0),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             status = cli.run(arguments)
     except BaseException:
         status = -1

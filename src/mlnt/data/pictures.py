@@ -1,6 +1,7 @@
 """Pictures on disk: where they lie, and one of them read as the network wants it."""
 
 import contextlib
+import logging
 import math
 import os
 import warnings
@@ -13,6 +14,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from mlnt.files import open_file
+
+# Of a broken picture Pillow would say more on the terminal than the reason that we give.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 # No others: Pillow would hand some of them, such as EPS, to further programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
