@@ -1,4 +1,4 @@
-"""CIFAR-10 and Fashion-MNIST by name: fetched only when allowed, whole or not at all. The server is on loopback."""
+"""CIFAR-10 and Fashion-MNIST by name: only when allowed, whole or not at all. All on loopback."""
 
 import gzip
 import hashlib
@@ -189,7 +189,7 @@ def test_fashion_mnist_is_fetched_file_by_file(
         f"{name}.gz": gzip.compress(images if "images" in name else numbers) for name in fashion.MD5
     }
     monkeypatch.setattr(fashion, "DEBIAN_FOLDER", tmp_path / "absent")
-    with pytest.raises(InputError, match="fashion-mnist is not in .*--download") as refused:
+    with pytest.raises(InputError, match=r"fashion-mnist is not in .*--download") as refused:
         mlnt.open_dataset("fashion-mnist")
     assert "\n" not in str(refused.value)
     assert not data.exists()
@@ -200,7 +200,7 @@ def test_fashion_mnist_is_fetched_file_by_file(
         thread.start()
         monkeypatch.setattr(fashion, "ADDRESS", f"http://127.0.0.1:{http.server_port}/data")
         try:
-            with pytest.raises(InputError, match="its MD5 is .*, the published one"):
+            with pytest.raises(InputError, match=r"its MD5 is .*, the published one"):
                 fetch_fashion_mnist(download=True)
             assert not data.exists(), "a file that is not the published one leaves nothing"
             monkeypatch.setattr(fashion, "MD5", right)

@@ -107,7 +107,7 @@ def test_a_file_that_lies_in_the_way_is_never_written_through(tmp_path: Path) ->
 def test_files_are_opened_at_once_or_not_at_all(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
-        with pytest.raises(OSError, match="no ordinary file|Is a directory"):
+        with pytest.raises(OSError, match=r"no ordinary file|Is a directory"):
             open_file(place)
     assert most_unpacked(100) == 2**28
     with pytest.raises(ValueError, match="nested too deeply"):

@@ -40,9 +40,13 @@ from mlnt.report import write_report
 from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
 from mlnt.training import Stage, Trainer, Watcher
 
-__all__ = ["Training", "preset_for", "resume_run", "train"]
+__all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
+# What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
+SOURCE = {
+    "data", "labels", "true_labels", "validation_data", "test_data", "label_column", "text_column",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,10 @@ def resume_run(
     with run.expect_intact():
         config = run.read_json(CONFIG)
         source, settings = dict(config["source"]), config["settings"]
+        if not source.keys() <= SOURCE or not all(
+            isinstance(v, str | None) for v in source.values()
+        ):
+            raise ValueError(f"source may name {', '.join(sorted(SOURCE))} alone")
         if config["own_model"] or source["data"] is None:
             raise InputError(
                 f"{folder} was begun from Python; call mlnt.train again with the same data and "
@@ -208,6 +216,21 @@ def resume_run(
     return train(
         **source, out=folder, resume=True, deadline=deadline, watchers=watchers, **settings
     )
+
+
+def read_by_resuming(folder: str | Path) -> dict[str, str]:
+    """What going on with a run reads outside its folder, by its own word: shown before it does."""
+    run = RunFolder.open(folder)
+    with run.expect_intact():
+        config = run.read_json(CONFIG)
+        named = {**config["source"], "weights": config["settings"].get("weights", "none")}
+        named["noise"] = config["settings"].get("noise", "none")
+    is_file = {"weights": lambda v: v not in ("none", "imagenet"), "noise": _is_matrix}
+    return {k: str(v) for k, v in named.items() if v and is_file.get(k, lambda _: True)(v)}
+
+
+def _is_matrix(noise: Any) -> bool:
+    return str(noise).startswith("matrix:")
 
 
 def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:

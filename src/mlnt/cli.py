@@ -130,6 +130,9 @@ def train(
     try:
         with TerminalProgress(console) as progress:
             if data is None:
+                named = api.read_by_resuming(folder)
+                reads = ", ".join(f"{name}={place}" for name, place in named.items())
+                console.print(one_line(f"going on with {folder}: {reads}"), soft_wrap=True)
                 training = api.resume_run(folder, deadline, [progress], **given)
             else:
                 training = api.train(

@@ -41,6 +41,14 @@ def cases() -> Iterator[Case]:
         yield _replaced(f"metrics/{name}", "metrics.jsonl", text, REPORT)
     for name, entry in GALLERY.items():
         yield _replaced(f"gallery/{name}", "gallery.jsonl", json.dumps(entry).encode(), REPORT)
+    for name, source in SOURCES.items():
+        yield _changed(
+            f"source/{name}",
+            "config.json",
+            lambda config, s=source: config.update(source=s),
+            RESUME,
+            is_finished=False,
+        )
     for name, content in CHECKPOINTS.items():
         yield Case(
             f"checkpoint/{name}", RESUME, {}, lambda here, c=content: _unfinished(here, c), "table"
@@ -61,9 +69,17 @@ def _settings() -> Iterator[Case]:
             )
 
 
-def _changed(name: str, file: str, change: Callable[[Any], Any], command: tuple[str, ...]) -> Case:
+def _changed(
+    name: str,
+    file: str,
+    change: Callable[[Any], Any],
+    command: tuple[str, ...],
+    is_finished: bool = True,
+) -> Case:
     def prepare(here: Path) -> None:
         path = here / "run" / file
+        if not is_finished:
+            (here / "run" / "summary.json").unlink()
         value = json.loads(path.read_text(encoding="utf-8"))
         change(value)
         path.write_text(json.dumps(value), encoding="utf-8")
@@ -276,6 +292,27 @@ GALLERY = {
 def _packed(content: object, tensors: dict | None = None) -> bytes:
     return save(tensors or {"0": torch.ones(1)}, {"content": json.dumps(content)})
 
+
+# What a run names as its data is given to `train`: nothing else of it may be.
+SOURCES = {
+    "none": None,
+    "number": 3,
+    "list": ["data"],
+    "empty": {},
+    "data-none": {"data": None},
+    "data-number": {"data": 3},
+    "data-list": {"data": ["digits"]},
+    "data-missing": {"data": "/nowhere/x.csv"},
+    "data-a-device": {"data": "/dev/zero"},
+    "download": {"data": "cifar10", "download": True},
+    "out": {"data": "digits", "out": "/tmp/other"},
+    "resume": {"data": "digits", "resume": False},
+    "model": {"data": "digits", "model": "os:system"},
+    "watchers": {"data": "digits", "watchers": [1]},
+    "deadline": {"data": "digits", "deadline": 0},
+    "other-data": {"data": "digits"},
+    "labels-of-a-device": {"data": "digits", "labels": "/dev/zero"},
+}
 
 CHECKPOINTS: dict[str, bytes] = {
     "empty": b"",

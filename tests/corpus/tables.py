@@ -45,6 +45,11 @@ def _with(cell: str, encoding: str = "utf-8") -> bytes:
     return b"a,b,label\n1,2,x\n" + f"3,{cell},y\n5,6,x\n".encode(encoding, "surrogatepass")
 
 
+def _wide(columns: int) -> bytes:
+    names = b",".join(b"%d" % n for n in range(columns - 1))
+    return names + b",label\n" + (b"1," * (columns - 1) + b"x\n") * 2
+
+
 HEAD = b"a,b,label\n"
 TABLES = {
     "empty": b"",
@@ -84,6 +89,8 @@ TABLES = {
     "ten-million-columns": lambda: b"a," * 10_000_000 + b"label\n",
     "ten-million-cells": lambda: HEAD + b"1," * 10_000_000 + b"x\n",
     "100001-columns": lambda: b",".join(b"%d" % n for n in range(100_001)) + b"\n",
+    "100000-columns-of-one-class": lambda: _wide(100_000),
+    "names-alike": lambda: b"a,label\n1," + b"x" * 130_000 + b"\n2," + b"y" * 130_000 + b"\n",
     "a-line-of-8-MB": lambda: b"a" * 8_000_000,
     "a-cell-of-200-kB": lambda: b"text,label\n" + b"a" * 200_000 + b",x\nb,y\n",
     "open-quote": b'a,label\n"1,x\n2,y\n',

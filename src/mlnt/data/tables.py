@@ -72,7 +72,7 @@ def read_table(
             raise InputError(f"{text_column!r} cannot be both the text and the label column")
         others = [header.index(text_column)]
     numeric = [i for i in others if all(_is_number(row[i]) for row in rows)]
-    wordy = [i for i in others if i not in numeric]
+    wordy = sorted(set(others).difference(numeric))
     if text_column is not None or (len(wordy) == 1 and not numeric):
         column = others[0]
         return Table("text", [row[column] for row in rows], labels, (header[column],))
