@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -21,6 +22,9 @@ from mlnt.data.image_files import FaultLog
 from mlnt.errors import InputError
 from mlnt.files import most_unpacked, open_file, parse_json
 from mlnt.label_issues import find_label_issues, read_label_issues, write_label_issues
+from mlnt.reproduce.cells import plan
+from mlnt.reproduce.experiments import EXPERIMENTS
+from mlnt.reproduce.places import find_place
 from mlnt.reproduce.tables import Grid
 from mlnt.runs import RunFolder
 from mlnt.terminal import PlainConsole
@@ -112,6 +116,22 @@ def test_files_are_opened_at_once_or_not_at_all(tmp_path: Path) -> None:
     assert most_unpacked(100) == 2**28
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * 10**6)
+
+
+@pytest.mark.parametrize("summary", [{}, {"models": [3], "noise": {}}, {"models": 3}])
+def test_reproduce_over_damaged_cells(
+    summary: dict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = EXPERIMENTS["table1"]
+    place = find_place("table1", experiment, Path("digits"), False)
+    cell = plan(experiment, place, 1, tmp_path, {})[0]
+    cell.folder.mkdir(parents=True)
+    config = {"settings": dataclasses.asdict(cell.settings)}
+    (cell.folder / "config.json").write_text(json.dumps(config))
+    (cell.folder / "summary.json").write_text(json.dumps(summary))
+    command = ["reproduce", "table1", "--data", "digits", "--seeds", "1", "--minutes", "0"]
+    assert cli.run([*command, "--out", str(tmp_path)]) == 2
+    assert f"the files of {tmp_path} are damaged" in capsys.readouterr().err
 
 
 def test_what_spreadsheets_terminals_and_markdown_would_read() -> None:

@@ -18,6 +18,7 @@ from .case import KINDS, Case, damage
 NEW = b"a,b\n" + b"1,2\n" * 3
 PREDICT = ("predict", "{here}/run", "{here}/new.csv")
 REPORT, ISSUES = ("report", "{here}/run"), ("issues", "{here}/run")
+EXPORT = ("export", "{here}/run", "--to", "torch-export")
 RESUME = ("train", "--resume", "{here}/run")
 REGIONS = 6
 
@@ -26,6 +27,8 @@ def cases() -> Iterator[Case]:
     yield from _settings()
     for name, change in CONFIGS.items():
         yield _changed(f"config/{name}", "config.json", change, PREDICT)
+        if name.startswith(("image", "text", "classes", "model", "std")):
+            yield _changed(f"exported/{name}", "config.json", change, EXPORT)
     for name, text in RAW.items():
         for file, command in (("config.json", PREDICT), ("summary.json", REPORT)):
             yield _replaced(f"{file}/{name}", file, text, command)

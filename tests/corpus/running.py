@@ -18,6 +18,7 @@ from mlnt.data import streaming
 from . import arrays, packed, pictures, run_folders, tables
 from .case import QUICK, Case
 
+VARYING = ("damaged/", "checkpoint/")  # by the figures of the run that is damaged
 OUTCOMES = Path(__file__).with_name("outcomes.txt")
 MOST_SECONDS, PATIENCE = 10, 100  # of computing; by the clock, for what waits
 MOST_BYTES = 3 * 2**30  # beyond what the process has before: the address space, not what is touched

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mlnt.reproduce.experiments import LED, Line, symbol_of
 from mlnt.reproduce.results import Row
-from mlnt.texts import harmless, markdown_cell
+from mlnt.texts import harmless, markdown_cell, visible
 
 LEGEND = (
     "Test accuracy in %, mean ± standard error over n seeds. best: at the epoch chosen by "
@@ -82,7 +82,7 @@ class ResultTable:
     def to_rich(self) -> RenderableType:
         parts: list[RenderableType] = []
         for grid in self._grids():
-            parts += [Text(grid.title, style="bold"), grid.to_rich(), ""]
+            parts += [Text(visible(grid.title), style="bold"), grid.to_rich(), ""]
         return Group(*parts, Text(self._legend(), style="dim"))
 
     def to_markdown(self) -> str:
