@@ -6,7 +6,7 @@ READY := .venv/.ready
 endif
 export PYTHONPATH := $(CURDIR)/src
 
-.PHONY: demo test test-slow soak check format bench clean
+.PHONY: demo test test-slow soak fuzz check format bench clean
 
 demo: $(READY)
 	$(PY) -m mlnt train digits --noise symmetric:0.7
@@ -19,6 +19,12 @@ test-slow: $(READY)
 
 soak: $(READY)
 	$(PY) -m pytest -m soak -s
+
+# Ten minutes for each parser, or `make fuzz PARSERS="csv npz" MINUTES=1`; needs atheris.
+PARSERS ?= all
+MINUTES ?= 10
+fuzz: $(READY)
+	$(PY) -m tests.fuzz $(PARSERS) --minutes $(MINUTES)
 
 check: $(READY)
 	$(PY) -m ruff format --check .

@@ -1,5 +1,6 @@
-"""CIFAR-10 by name: fetched only when allowed, whole or not at all. The server is on loopback."""
+"""CIFAR-10 and Fashion-MNIST by name: only when allowed, whole or not at all. All on loopback."""
 
+import gzip
 import hashlib
 import io
 import threading
@@ -15,7 +16,9 @@ import mlnt
 from cifar_files import RECORDS, same, write_archive, write_binary
 from mlnt.data import cifar10 as cifar
 from mlnt.data import downloads
+from mlnt.data import fashion_mnist as fashion
 from mlnt.data.cifar10 import BINARY, cifar10, fetch_cifar10
+from mlnt.data.fashion_mnist import fetch_fashion_mnist
 from mlnt.data.known import find_known
 from mlnt.errors import InputError
 
@@ -158,3 +161,53 @@ def test_the_folder_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/somewhere")
     assert downloads.data_folder() == Path("/somewhere/.cache/mlnt")
     assert cifar.ADDRESS.endswith("/" + BINARY.archive)
+
+
+class Folder(BaseHTTPRequestHandler):
+    """Answers with the file of that name."""
+
+    files: dict[str, bytes] = {}  # noqa: RUF012 (each test has a class of its own)
+
+    def do_GET(self) -> None:
+        content = self.files[self.path.rpartition("/")[2]]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_fashion_mnist_is_fetched_file_by_file(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9])
+    images = bytes([0, 0, 8, 3, 0, 0, 0, 16, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(range(64))
+    numbers = bytes([0, 0, 8, 1, 0, 0, 0, 16]) + labels
+    files = {
+        f"{name}.gz": gzip.compress(images if "images" in name else numbers) for name in fashion.MD5
+    }
+    monkeypatch.setattr(fashion, "DEBIAN_FOLDER", tmp_path / "absent")
+    with pytest.raises(InputError, match=r"fashion-mnist is not in .*--download") as refused:
+        mlnt.open_dataset("fashion-mnist")
+    assert "\n" not in str(refused.value)
+    assert not data.exists()
+    handler = type("Handler", (Folder,), {"files": files})
+    right = {name: hashlib.md5(files[f"{name}.gz"]).hexdigest() for name in fashion.MD5}
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setattr(fashion, "ADDRESS", f"http://127.0.0.1:{http.server_port}/data")
+        try:
+            with pytest.raises(InputError, match=r"its MD5 is .*, the published one"):
+                fetch_fashion_mnist(download=True)
+            assert not data.exists(), "a file that is not the published one leaves nothing"
+            monkeypatch.setattr(fashion, "MD5", right)
+            found = mlnt.open_dataset("fashion-mnist", download=True)
+        finally:
+            http.shutdown()
+            thread.join(10)
+    assert (found.name, len(found.train)) == ("fashion-mnist", 16)
+    assert sorted(path.name for path in (data / "fashion-mnist").iterdir()) == sorted(files)
+    assert fetch_fashion_mnist() == data / "fashion-mnist", "it is there already"

@@ -107,7 +107,7 @@ def test_other_files(tmp_path: Path) -> None:
     assert read_label_file(tmp_path / "t.npy") == ["2", "1"]
     assert all(known_truth(tmp_path / name) is None for name in ("t.csv", "t.txt", "absent.pt"))
     for place, message in {
-        "o.npy": "is not a file of labels",
+        "o.npy": "pickled objects",
         "u.npz:a": "labels cannot be read",
         "absent.txt": "no label file at",
         ".": "no label file at",

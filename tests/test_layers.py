@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "mlnt"
 
 # Each layer may import from itself and from those before it.
 LAYERS = (
-    {"_openmp", "errors", "packing", "distributed", "farewell", "storage"},
+    {"_openmp", "errors", "files", "packing", "texts", "distributed", "farewell", "storage"},
     {"checkpoints", "config", "runs", "device"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},

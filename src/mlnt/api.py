@@ -42,9 +42,13 @@ from mlnt.report import write_report
 from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
 from mlnt.training import Trainer, Watcher
 
-__all__ = ["Training", "preset_for", "resume_run", "train"]
+__all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
 
 ModelSource = str | nn.Module | Callable[[], nn.Module]
+# What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
+SOURCE = {
+    "data", "labels", "true_labels", "validation_data", "test_data", "label_column", "text_column",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,6 @@ def train(
         "test": test_data,
         "label_column": label_column,
         "text_column": text_column,
-        "download": download or None,
     }
     if isinstance(data, Dataset):
         given = [name for name, value in options.items() if value is not None]
@@ -140,13 +143,14 @@ def train(
     assert train_split is not None
     assert validation is not None
 
-    watchers = watchers if world.leads else ()
+    watchers = [w for w in watchers if world.leads or w.everywhere]
     trainer = Trainer(
         train_split, validation, test, chosen, generator, watchers, deadline=deadline, world=world
     )
 
     def new_model() -> nn.Module:
-        network = _new_model(own_model, chosen, prepared, may_import=isinstance(model, str))
+        may_import = isinstance(model, str)
+        network = _new_model(own_model, chosen, prepared, may_import, download)
         return network.to(device=device, dtype=dtype)
 
     check_method(chosen, train_split)
@@ -212,6 +216,10 @@ def resume_run(
     with run.expect_intact():
         config = run.read_json(CONFIG)
         source, settings = dict(config["source"]), config["settings"]
+        if not source.keys() <= SOURCE or not all(
+            isinstance(v, str | None) for v in source.values()
+        ):
+            raise ValueError(f"source may name {', '.join(sorted(SOURCE))} alone")
         if config["own_model"] or source["data"] is None:
             raise InputError(
                 f"{folder} was begun from Python; call mlnt.train again with the same data and "
@@ -226,9 +234,24 @@ def resume_run(
     )
 
 
+def read_by_resuming(folder: str | Path) -> dict[str, str]:
+    """What going on with a run reads outside its folder, by its own word: shown before it does."""
+    run = RunFolder.open(folder)
+    with run.expect_intact():
+        config = run.read_json(CONFIG)
+        named = {**config["source"], "weights": config["settings"].get("weights", "none")}
+        named["noise"] = config["settings"].get("noise", "none")
+    is_file = {"weights": lambda v: v not in ("none", "imagenet"), "noise": _is_matrix}
+    return {k: str(v) for k, v in named.items() if v and is_file.get(k, lambda _: True)(v)}
+
+
+def _is_matrix(noise: Any) -> bool:
+    return str(noise).startswith("matrix:")
+
+
 def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:
     """Where the data came from, if from names and paths alone: then a run can be gone on with."""
-    given = {k: v for k, v in options.items() if v is not None and k != "download"}
+    given = {k: v for k, v in options.items() if v is not None}
     if not all(isinstance(value, str | Path) for value in (data, *given.values())):
         return {"data": None}
     names = {"validation": "validation_data", "test": "test_data"}  # in `train`
@@ -250,10 +273,16 @@ def _new_model(
     settings: Settings,
     dataset: Dataset,
     may_import: bool,
+    download: bool,
 ) -> nn.Module:
     if own is None:
         return build_model(
-            settings.model, dataset.encoder, len(dataset.classes), settings.weights, may_import
+            settings.model,
+            dataset.encoder,
+            len(dataset.classes),
+            settings.weights,
+            may_import,
+            download,
         )
     model = copy_model(own) if isinstance(own, nn.Module) else own()
     if not isinstance(model, nn.Module):

@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from mlnt.files import parse_json
 from mlnt.packing import Tensors, pack, unpack
 from mlnt.storage import flush_folder, write_aside, write_bytes
 
@@ -138,6 +139,6 @@ def _read(path: Path) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if checksum_of(metadata["content"], tensors) != metadata["sha256"]:
             raise DamagedError("its checksum differs")
-        return unpack(json.loads(metadata["content"]), tensors)
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        return unpack(parse_json(metadata["content"]), tensors)
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise DamagedError(str(error).split("\n", 1)[0]) from None

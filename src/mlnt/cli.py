@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
-from rich.console import Console
 
 from mlnt import api, bench, prediction, reproduce
 from mlnt.config import PRESETS, fields_by_name, kinds_of
@@ -22,11 +22,18 @@ from mlnt.export import FORMATS, export_model
 from mlnt.farewell import end_together, explain, only_the_first_speaks
 from mlnt.interruption import Interruption
 from mlnt.journal import MACHINE
-from mlnt.label_issues import harmless, read_label_issues
+from mlnt.label_issues import read_label_issues
 from mlnt.models import is_imported
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
-from mlnt.terminal import TerminalProgress, issues_table, noise_line, result_table
+from mlnt.terminal import (
+    PlainConsole,
+    TerminalProgress,
+    issues_table,
+    noise_line,
+    result_table,
+)
+from mlnt.texts import harmless, one_line, visible
 
 app = typer.Typer(
     help="Train classifiers on data whose labels are partly wrong, and find the wrong labels.",
@@ -36,7 +43,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-console = Console(markup=False, highlight=False)  # what it prints may come from the data
+console = PlainConsole()
 # Typer's base class of all mistakes on the command line, under the name each version has for it.
 CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -106,7 +113,10 @@ def train(
     text_column: Annotated[str | None, typer.Option(help="column of the texts")] = None,
     download: Annotated[
         bool,
-        typer.Option("--download", help="fetch a data set known by name, where it is not here"),
+        typer.Option(
+            "--download",
+            help="fetch a data set known by name, or a library's weights, where they are not here",
+        ),
     ] = False,
     **settings: Any,
 ) -> None:
@@ -133,6 +143,9 @@ def train(
         with interruption, TerminalProgress(console) as progress:
             watchers = [progress, interruption]
             if data is None:
+                named = api.read_by_resuming(folder)
+                reads = ", ".join(f"{name}={place}" for name, place in named.items())
+                console.print(one_line(f"going on with {folder}: {reads}"), soft_wrap=True)
                 training = api.resume_run(folder, deadline, watchers, **given)
             else:
                 training = api.train(
@@ -209,24 +222,29 @@ def predict(
     )
     target = sys.stdout if out is None else _new_file(out)
     writer = csv.writer(target)
+    cell = _shown_cell if target.isatty() else harmless
     samples = result.samples
     heading = ["index", *(["sample"] if samples else []), "predicted"]
-    writer.writerow([*heading, *(f"p({name})" for name in result.classes)])
+    writer.writerow([*heading, *(cell(f"p({name})") for name in result.classes)])
     for index, (name, row) in enumerate(
         zip(result.predicted, result.probabilities.tolist(), strict=True)
     ):
-        sample = [harmless(samples[index])] if samples else []
+        sample = [cell(samples[index])] if samples else []
         values = [f"{value:.6f}" if value == value else "" for value in row]
-        writer.writerow([index, *sample, harmless(name), *values])
+        writer.writerow([index, *sample, cell(name), *values])
     if out is not None:
         target.close()
         console.print(f"{len(result.predicted)} predictions in {out}", soft_wrap=True)
+    errors = PlainConsole(stderr=True)
     for path, reason in result.faults.items():
-        Console(stderr=True, markup=False).print(f"not read: {path} ({reason})", soft_wrap=True)
+        errors.print(one_line(f"not read: {path} ({reason})"), soft_wrap=True)
     if result.accuracy is not None:
-        Console(stderr=True).print(
-            f"agrees with the labels of the data: {result.accuracy:.2f} %", soft_wrap=True
-        )
+        errors.print(f"agrees with the labels of the data: {result.accuracy:.2f} %", soft_wrap=True)
+
+
+def _shown_cell(text: str) -> str:
+    """On a terminal control characters would be carried out."""
+    return visible(harmless(text))
 
 
 @app.command()
@@ -271,10 +289,12 @@ def report(runs: Annotated[list[Path], typer.Argument(help="run folders")]) -> N
 
 @data_app.command()
 def check(
-    path: Annotated[Path, typer.Argument(help="a folder of pictures by class, or Clothing1M's")],
+    path: Annotated[
+        Path, typer.Argument(help="a folder of pictures by class, Clothing1M's, or a saved set")
+    ],
     seconds: Annotated[float, typer.Option(min=1, help="time to spend")] = 60,
 ) -> None:
-    """Say whether a tree of pictures is complete and can be read; status 1 if not."""
+    """Say whether pictures, or a set saved by Hugging Face, are complete; status 1 if not."""
     found = check_tree(path, seconds)
     for part in found.to_rich():
         console.print(part, soft_wrap=isinstance(part, str))
@@ -325,7 +345,7 @@ def reproduce_command(
             **_changes(change or []),
         )
     # Into a file or a pipe as wide as it is; a terminal shows what fits.
-    wide = console if console.is_terminal else Console(width=120, markup=False, highlight=False)
+    wide = console if console.is_terminal else PlainConsole(width=120)
     wide.print(outcome.table.to_rich())
     console.print(f"written: {', '.join(map(str, outcome.files))}", soft_wrap=True)
     for name, reason in outcome.failed.items():
@@ -467,33 +487,41 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    errors = Console(stderr=True, highlight=False)
-
-    def end(status: int, message: str) -> int:
-        return end_together(
-            status,
-            message,
-            lambda line: errors.print(f"mlnt: {line}", markup=False, soft_wrap=True),
-        )
-
     try:
         if join().size > 1 and arguments[:1] != ["train"]:
             raise InputError("several processes are for `mlnt train` alone; start others without")
         only_the_first_speaks(join())
         status = app(arguments or ["--help"], prog_name="mlnt", standalone_mode=False)
     except CommandLineError as error:
-        return end(2, error.format_message())  # type: ignore[attr-defined]
-    except InputError as error:
-        return end(2, str(error))
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            sys.stderr.close()  # the reader of our output left: nothing to say to it
-            return 0
-        return end(2, str(error))
+        return _fail(error.format_message())  # type: ignore[attr-defined]
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left: nothing to say to it
+        return 0
+    except (InputError, OSError) as error:
+        return _fail(str(error))
     except ProcessLost as lost:
-        return end(1, explain(lost))
+        return _fail(explain(lost), 1)
     except TrainingError as error:
-        return end(1, f"training stopped: {error}")
+        return _fail(f"training stopped: {error}", 1)
     except (KeyboardInterrupt, typer.Abort):
-        return end(130, "stopped")
+        return _fail("stopped", 130)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return _fail(f"the memory does not suffice ({str(error) or 'no more is to be had'})", 1)
     return status if isinstance(status, int) else 0
+
+
+def _fail(message: str, status: int = 2) -> int:
+    """One line, whatever the message holds: names and texts in it may come from the data."""
+    errors = PlainConsole(stderr=True)
+    return end_together(
+        status, message, lambda line: errors.print(f"mlnt: {one_line(line)}", soft_wrap=True)
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch says on a CPU by a RuntimeError like any other that there is no more memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return type(error) is RuntimeError and "can't allocate memory" in str(error)

@@ -320,7 +320,7 @@ def convert(name: str, value: Any) -> Any:
     field = fields_by_name()[name]
     kinds = kinds_of(field)
     if isinstance(value, bool) or (bool in kinds and not isinstance(value, str)):
-        if bool in kinds and isinstance(value, bool | int):
+        if bool in kinds and isinstance(value, bool | int) and value in (0, 1):
             return bool(value)
         raise InputError(f"{name} must be {_kind_words(kinds)}, got {value!r}")
     if bool in kinds:

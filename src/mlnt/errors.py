@@ -1,7 +1,10 @@
 """What a user did that cannot work, said in one line."""
 
 import difflib
+import itertools
 from collections.abc import Iterable
+
+LONGEST_WORD, MOST_OPTIONS = 100, 5000
 
 
 class InputError(ValueError):
@@ -36,5 +39,9 @@ def percent_hint(value: float) -> str:
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing if no option comes close."""
-    close = difflib.get_close_matches(word, list(options), n=1)
+    # Looking takes the square of the length: what is no word is not looked for.
+    words = (option for option in options if len(option) <= LONGEST_WORD)
+    if len(word) > LONGEST_WORD:
+        return ""
+    close = difflib.get_close_matches(word, list(itertools.islice(words, MOST_OPTIONS)), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

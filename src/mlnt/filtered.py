@@ -8,8 +8,9 @@ import torch
 
 from mlnt.data.dataset import Dataset
 from mlnt.errors import InputError
+from mlnt.files import open_text
 from mlnt.iterations import Kept
-from mlnt.label_issues import harmless
+from mlnt.texts import harmless
 
 COLUMNS = ("index", "given", "mentor", "given_probability", "mentor_probability")
 
@@ -42,7 +43,7 @@ def write_filtered(path: Path, kept: Kept, dataset: Dataset) -> None:
 
 def read_filtered(path: Path) -> list[dict[str, Any]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with open_text(path) as file:
             rows = list(csv.DictReader(file))
     except FileNotFoundError:
         raise InputError(f"no {path}; the run had no mentor, or has not finished") from None

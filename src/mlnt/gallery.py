@@ -29,6 +29,7 @@ from mlnt.data.encoding import ImageEncoder, TableEncoder
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.pictures import PictureError
 from mlnt.errors import InputError
+from mlnt.files import parse_json, read_file
 
 GALLERY = "gallery.jsonl"
 MOST_SAMPLES = 1000
@@ -57,11 +58,13 @@ def write_gallery(path: Path, dataset: Dataset, positions: Tensor) -> None:
 def read_gallery(path: Path) -> dict[int, dict[str, Any]]:
     """The entries by index; none where a run left no gallery."""
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
-        entries = [_checked(json.loads(line)) for line in lines]
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        if not path.exists():
+            return {}
+        lines = read_file(path, 2 * MOST_BYTES).decode("ascii").splitlines()
+        entries = [_checked(parse_json(line)) for line in lines]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path} cannot be read: {error}") from None
     return {entry["index"]: entry for entry in entries}
 

@@ -21,6 +21,8 @@ class Interruption(Watcher):
     signals do what they do otherwise.
     """
 
+    everywhere = True  # a signal comes to all
+
     def __init__(self, speaks: bool = True) -> None:
         self.speaks = speaks  # of several processes one does
         self.number: int | None = None  # of the signal that came

@@ -57,7 +57,7 @@ class RunJournal(Journal):
         self.last_good = "no checkpoint yet"
 
     def load(self, stage: Stage) -> dict[str, Any] | None:
-        with self.run.writing():
+        with self.run.writing(), self.run.expect_intact():
             found = self.run.checkpoints.load(stage.file_name)
             if found is not None:
                 self.rows += found["progress"]["history"]

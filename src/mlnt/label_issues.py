@@ -4,6 +4,7 @@ Axes: N samples, C classes.
 """
 
 import csv
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from mlnt.errors import InputError
+from mlnt.files import open_text
 from mlnt.noise_model import Judgement, judge
+from mlnt.texts import LONGEST_CELL, harmless
 
 COLUMNS = (
     "index", "sample", "given", "suggested",
@@ -138,7 +141,7 @@ def write_label_issues(
             writer.writerow(
                 [
                     position,
-                    harmless(texts[position]) if texts is not None else "",
+                    harmless(texts[position][:LONGEST_CELL]) if texts is not None else "",
                     harmless(classes[int(issues.given[row])]),
                     harmless(classes[int(issues.suggested[row])]),
                     f"{float(issues.given_probability[row]):.6f}",
@@ -150,32 +153,25 @@ def write_label_issues(
 
 
 def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]]:
-    """The rows of label_issues.csv."""
+    """The rows of label_issues.csv, or the first of them."""
+    rows: list[dict[str, Any]] = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        with open_text(path) as file:
+            for row in itertools.islice(csv.DictReader(file), top):
+                if tuple(row) != COLUMNS or None in row.values():
+                    break
+                rows.append(row)
+            else:
+                if rows:
+                    return rows
     except FileNotFoundError:
         raise InputError(f"no {path}; the run has not finished") from None
     except (OSError, UnicodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
-    if not rows or any(tuple(row) != COLUMNS or None in row.values() for row in rows):
-        raise InputError(f"{path} is damaged: it must hold the columns {', '.join(COLUMNS)}")
-    return rows if top is None else rows[:top]
+    raise InputError(f"{path} is damaged: it must hold the columns {', '.join(COLUMNS)}")
 
 
 def _as_tensor(values: Any) -> Tensor:
     return (
         values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     )
-
-
-def harmless(text: str) -> str:
-    """A spreadsheet must not take a text from the data for a formula; a number is none."""
-    # Quote marks before it count too: no two texts may become one.
-    if text.lstrip("'")[:1] not in ("=", "+", "-", "@", "\t", "\r"):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text

@@ -3,15 +3,21 @@
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from mlnt.data.downloads import download_allowed
 from mlnt.data.encoding import PAD as PADDING
 from mlnt.data.encoding import Encoder, TextEncoder
+from mlnt.data.raw import exists
+from mlnt.data.tensor_files import read_tensors
 from mlnt.errors import InputError, did_you_mean
+from mlnt.files import open_file
 from mlnt.resnet import resnet18, resnet50
 
 
@@ -142,7 +148,12 @@ def usual_model(kind: str) -> str:
 
 
 def build_model(
-    name: str, encoder: Encoder, classes: int, weights: str = "none", may_import: bool = False
+    name: str,
+    encoder: Encoder,
+    classes: int,
+    weights: str = "none",
+    may_import: bool = False,
+    download: bool = False,
 ) -> nn.Module:
     """A new network for data of this encoding. `auto` picks a small one that fits the data.
 
@@ -150,6 +161,7 @@ def build_model(
                 layer starts afresh where it has other classes.
     may_import  package.module:function may be called, with the number of classes; never where the
                 name comes from a file, which may be a stranger's
+    download    weights of a library that are not on this machine may be fetched
     """
     name = usual_model(encoder.kind) if name == "auto" else name
     library, _, of_library = name.partition(":")
@@ -158,11 +170,11 @@ def build_model(
             raise InputError(f"the network {name!r} is your own: name it again with --model {name}")
         model = _imported(library, of_library, classes)
     elif of_library:
-        model = _from_library(library, of_library, classes, pretrained=weights == "imagenet")
+        model = _from_library(library, of_library, classes, weights == "imagenet", download)
     else:
         model = _own(name, encoder, classes)
         if weights == "imagenet":
-            library_model = _from_library("torchvision", name, classes, pretrained=True)
+            library_model = _from_library("torchvision", name, classes, True, download)
             load_weights(model, library_model.state_dict(), f"torchvision's {name}")
     if weights not in ("none", "imagenet"):
         load_weights(model, read_weights(Path(weights)), weights)
@@ -209,7 +221,9 @@ def _gru(encoder: Encoder, classes: int) -> nn.Module:
     return GRU(encoder.vocabulary_size, classes)
 
 
-def _from_library(library: str, name: str, classes: int, pretrained: bool = False) -> nn.Module:
+def _from_library(
+    library: str, name: str, classes: int, pretrained: bool = False, download: bool = False
+) -> nn.Module:
     try:
         # A torchvision built for another torch raises RuntimeError, not ImportError.
         module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
@@ -222,6 +236,11 @@ def _from_library(library: str, name: str, classes: int, pretrained: bool = Fals
     if name not in known:
         raise InputError(f"{library} has no model {name!r}{did_you_mean(name, known)}")
     try:
+        if pretrained and not download_allowed(download) and not _has_weights(module, name):
+            raise InputError(
+                f"the weights of {library}'s {name} are not on this machine; allow the download "
+                "with --download or MLNT_DOWNLOAD=1, or give --weights FILE or none"
+            )
         if library == "timm":
             return module.create_model(name, num_classes=classes, pretrained=pretrained)
         model = module.get_model(name, num_classes=classes)
@@ -236,6 +255,17 @@ def _from_library(library: str, name: str, classes: int, pretrained: bool = Fals
             f"{library} cannot give {name} ({_first_line(error)}); weights can be read from a "
             "file with --weights FILE"
         ) from None
+
+
+def _has_weights(module: Any, name: str) -> bool:
+    """Whether torchvision or timm has fetched the weights of a network before."""
+    if module.__name__ != "timm":
+        file = Path(urlparse(module.get_model_weights(name).DEFAULT.url).path).name
+        return exists(Path(torch.hub.get_dir()) / "checkpoints" / file)
+    cached = importlib.import_module("huggingface_hub").try_to_load_from_cache
+    place = module.get_pretrained_cfg(name).hf_hub_id
+    files = ("model.safetensors", "pytorch_model.bin")
+    return bool(place) and any(isinstance(cached(place, file), str) for file in files)
 
 
 def _imported(module: str, function: str, classes: int) -> nn.Module:
@@ -258,19 +288,12 @@ def _imported(module: str, function: str, classes: int) -> nn.Module:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Weights by name from a .safetensors or .pt file; nothing in it is executed."""
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        open_file(path).close()  # a pipe would be waited for
+        return load_file(path) if path.suffix == ".safetensors" else read_tensors(path)
     except FileNotFoundError:
         raise InputError(f"no file of weights at {path}") from None
-    except Exception as error:  # torch.load raises nearly anything on a broken file
+    except Exception as error:  # a broken file may make any step of it go wrong
         raise InputError(f"{path} cannot be read as weights: {_first_line(error)}") from None
-    for key in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise InputError(f"{path} must hold tensors by name, as model.state_dict() gives them")
-    return content
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:

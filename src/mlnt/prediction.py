@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mlnt.config import settings_from
-from mlnt.data.encoding import Encoder, encoder_from_json
+from mlnt.data.encoding import Encoder, TextEncoder, encoder_from_json
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.picture_sets import has_pictures, pictures_to_predict
 from mlnt.data.pictures import printable
@@ -49,6 +50,8 @@ def predict(
         trained = run.read_json(CONFIG)["data"]
         label_column = label_column or trained["label_column"]
         text_column = text_column or trained["text_column"]
+        if not all(isinstance(name, str | None) for name in (label_column, text_column)):
+            raise ValueError("the names of columns must be texts")
     labels: Tensor | None = None
     samples: list[str] | None = None
     inputs: Tensor | ImageFiles
@@ -68,8 +71,13 @@ def predict(
     predicted = [classes[i] for i in probabilities_NC.argmax(dim=1).tolist()]
     faults = {}
     if isinstance(inputs, ImageFiles):
-        faults = dict(inputs.faults.found)
-        for index in inputs.unreadable():  # an empty picture was judged in their place
+        faults, unreadable = dict(inputs.faults.found), inputs.unreadable()
+        if len(unreadable) == len(inputs):
+            path, reason = next(iter(faults.items()))
+            raise InputError(
+                f"none of the {len(inputs)} pictures can be read; the first: {path} ({reason})"
+            )
+        for index in unreadable:  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
     return Prediction(classes, predicted, probabilities_NC, correct, samples, faults)
 
@@ -79,7 +87,7 @@ def load_model(run: RunFolder, name: str = "best") -> tuple[Encoder, tuple[str, 
     with run.expect_intact():
         config = run.read_json(CONFIG)
         encoder = encoder_from_json(config["data"]["encoder"])
-        classes = tuple(config["data"]["classes"])
+        classes = _checked_classes(config["data"]["classes"])
         settings = settings_from(config["settings"])
         own_model = config["own_model"]
     if own_model:
@@ -87,5 +95,32 @@ def load_model(run: RunFolder, name: str = "best") -> tuple[Encoder, tuple[str, 
             f"{run.path} was trained with your own network ({own_model}); build it and "
             f"load {name}.safetensors with safetensors.torch.load_model"
         )
+    _check_sizes(run, name, encoder, len(classes))
     network = build_model(settings.model, encoder, len(classes))  # its weights come from the run
     return encoder, classes, run.load_into(network.to(weight_type(settings)), name)
+
+
+def _checked_classes(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the classes must be a list of names")
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ValueError("there must be two classes or more, each once")
+    for name in names:
+        name.encode("utf-8")  # raises where no file of text can hold it
+    return tuple(names)
+
+
+def _check_sizes(run: RunFolder, name: str, encoder: Encoder, classes: int) -> None:
+    """Raise InputError where config.json claims sizes that no tensor of the run has.
+
+    It may be a stranger's: a network for a billion classes would take all memory before its
+    weights were found not to fit. A tensor takes as much of the file as its shape says.
+    """
+    found = {size for tensor in run.load_state(name).values() for size in tensor.shape}
+    # Of texts the length is no size of a network.
+    inputs = encoder.vocabulary_size if isinstance(encoder, TextEncoder) else encoder.shape[0]
+    for size, what in ((classes, "classes"), (inputs, "inputs")):
+        if size not in found:
+            raise InputError(
+                f"{name}.safetensors of {run.path} has no layer for the {size:,} {what} of {CONFIG}"
+            )

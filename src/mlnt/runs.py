@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from mlnt.checkpoints import Checkpoints
 from mlnt.errors import InputError, StorageError
+from mlnt.files import MOST_JSON, parse_json, read_file
 from mlnt.storage import flush_folder, reason, write_aside, write_bytes
 
 CONFIG = "config.json"
@@ -59,6 +60,7 @@ class RunFolder:
         """A folder for a new run, not made yet; one that holds a run only if it `may_exist`."""
         run = cls(path)
         try:
+            run.check_own()
             if run.file(CONFIG).exists() and may_exist:
                 return run
             if run.file(CONFIG).exists():
@@ -129,7 +131,26 @@ class RunFolder:
         run = cls(path)
         if not run.file(CONFIG).is_file():
             raise InputError(f"{path} is not a run folder: it has no {CONFIG}")
+        run.check_own()
         return run
+
+    def check_own(self) -> None:
+        """Raise InputError where the folder holds links, pipes or devices.
+
+        It may be a stranger's: through a link it could have another file read, or overwritten.
+        """
+        for folder in (self.path, self.file(CHECKPOINTS)):
+            if not folder.is_dir():
+                continue
+            with os.scandir(folder) as entries:
+                found = list(entries)
+            for entry in found:
+                is_own = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+                if not is_own:
+                    raise InputError(
+                        f"{entry.path} is a link or no ordinary file; a run folder must hold its "
+                        "files itself"
+                    )
 
     @classmethod
     def next_free(cls, parent: Path, name: str) -> Path:
@@ -159,10 +180,12 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any]:
         try:
-            value = json.loads(self.file(name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(f"{self.path} has no {name}; the run has not come that far") from None
+            if not self.file(name).exists():
+                raise InputError(f"{self.path} has no {name}; the run has not come that far")
+            value = parse_json(read_file(self.file(name), MOST_JSON).decode("utf-8"))
         except (OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"{self.file(name)} cannot be read: {error}") from None
         if not isinstance(value, dict):
             raise InputError(f"{self.file(name)} is damaged: it must hold a JSON object")
@@ -173,9 +196,9 @@ class RunFolder:
         """Inside, the files are taken at their word; where they are not as they should, say so."""
         try:
             yield
-        except InputError:
+        except (InputError, OSError):
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        except Exception as error:  # a stranger's file may make any step of it go wrong
             what = f"{type(error).__name__}: {error}"
             raise InputError(f"the files of {self.path} are damaged ({what})") from None
 
@@ -206,9 +229,11 @@ class RunFolder:
         if not self.file(METRICS).is_file():
             return []
         try:
-            lines = self.file(METRICS).read_bytes().split(b"\n")[:-1]
-            return [json.loads(line) for line in lines]
-        except (OSError, ValueError) as error:
+            lines = read_file(self.file(METRICS), MOST_JSON).split(b"\n")[:-1]
+            return [parse_json(line) for line in lines]
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"{self.file(METRICS)} cannot be read: {error}") from None
 
     def save_state(self, name: str, state: dict[str, Tensor]) -> None:
@@ -226,11 +251,15 @@ class RunFolder:
             raise InputError(f"{path} cannot be read: {error}") from None
 
     def load_into(self, model: nn.Module, name: str = "best") -> nn.Module:
+        state = self.load_state(name)
         try:
-            model.load_state_dict(self.load_state(name))
+            model.load_state_dict(state)
         except RuntimeError as error:
             first = str(error).splitlines()[-1].strip()
             raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
+        for key, value in state.items():  # training stops before it writes down such weights
+            if not value.isfinite().all():
+                raise InputError(f"{name}.safetensors is damaged: {key} is not finite")
         return model.eval()
 
 

@@ -27,6 +27,7 @@ def write_bytes(path: Path, *parts: bytes | memoryview) -> None:
 def write_aside(final: Path, writer: Callable[[Path], Any]) -> None:
     """Let `writer` fill a file beside `final`, then put it in place in one move."""
     aside = final.with_name(f".{final.name}.part{final.suffix}")
+    aside.unlink(missing_ok=True)  # never through what lies there, such as a link
     try:
         writer(aside)
         flush(aside)

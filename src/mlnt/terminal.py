@@ -7,17 +7,29 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from mlnt.config import Settings
 from mlnt.data.dataset import Dataset
 from mlnt.data.image_files import ImageFiles
 from mlnt.models import usual_model
 from mlnt.report.words import noise_in_words
+from mlnt.texts import one_line, visible
 from mlnt.training import Stage, Watcher, model_name
 
 SHOWN_CLASSES = 20
 FEW_SAMPLES, FEW_IN_ALL = 10, 200
 IMBALANCE = 50
+
+
+class PlainConsole(Console):
+    """Prints what may come from the data: no markup, no emoji, no control characters."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
 
 
 class TerminalProgress(Watcher):
@@ -55,7 +67,7 @@ class TerminalProgress(Watcher):
             self._say(f"  {name} = {getattr(settings, name)}: {reason}", "dim")
 
     def _say(self, line: str, style: str | None = None) -> None:
-        self.console.print(line, style=style, soft_wrap=True)
+        self.console.print(one_line(line), style=style, soft_wrap=True)
 
     def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
         self.steps, self.stage, self.epochs = steps, stage, epochs

@@ -54,6 +54,8 @@ def model_name(method: str, model: str, iteration: int) -> str:
 class Watcher:
     """Is told what happens: the run folder writes it down, the terminal shows it."""
 
+    everywhere = False  # in all of several processes, else in the first
+
     def run_begins(self, dataset: Dataset, settings: Settings, reasons: Mapping[str, str]) -> None:
         """The data is ready: validation held out, noise injected; why some settings are so."""
 
@@ -207,8 +209,7 @@ class Trainer:
         progress = Progress({name: ModelResult() for name in method.models})
         found = self.journal.load(stage)
         if found is not None:
-            runner.load_state(found["steps"])
-            progress.load_state(found["progress"])
+            _take_up(found, stage, runner, progress)
         history = progress.history
         clock = _Clock(progress)
 
@@ -369,6 +370,20 @@ class Trainer:
             result.last = test
             result.peak = test if test is None else max(test, result.peak or 0.0)
         return row
+
+
+def _take_up(found: dict[str, Any], stage: Stage, runner: Steps, progress: Progress) -> None:
+    """Go on from a checkpoint; InputError if it is another run's."""
+    try:
+        runner.load_state(found["steps"])
+        progress.load_state(found["progress"])
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"the checkpoint of {stage.name} does not fit this run "
+            f"({type(error).__name__}: {error})"
+        ) from None
 
 
 class _Clock:

@@ -26,20 +26,24 @@ def load_pickle(stream: io.BytesIO, what: str) -> Any:
 
     Anything else raises InputError. Strings of Python 2 and bytes used as names become str.
     """
-    machine = _Machine(most_bytes=stream.getbuffer().nbytes)
-    try:
-        value = machine.run(stream)
-    except _Refused as refused:
-        raise InputError(f"{what} is refused, and nothing in it was run: {refused}") from None
-    except Exception as error:
-        problem = str(error) or type(error).__name__
-        raise InputError(f"{what} is not a readable pickle: {_one_line(problem)}") from None
+    value = run_pickle(Machine(most_bytes=stream.getbuffer().nbytes), stream, what)
     if isinstance(value, dict):
         return {k: v.values if isinstance(v, _Array) else v for k, v in value.items()}
     return value
 
 
-class _Refused(Exception):
+def run_pickle(machine: "Machine", stream: io.BytesIO, what: str) -> Any:
+    """What a machine makes of the next pickle of a stream; InputError where it refuses."""
+    try:
+        return machine.run(stream)
+    except Refused as refused:
+        raise InputError(f"{what} is refused, and nothing in it was run: {refused}") from None
+    except Exception as error:
+        problem = str(error) or type(error).__name__
+        raise InputError(f"{what} is not a readable pickle: {_one_line(problem)}") from None
+
+
+class Refused(Exception):
     """Something that neither an array nor a list of labels needs."""
 
 
@@ -49,7 +53,7 @@ class _Array:
 
     values: np.ndarray | None = None
 
-    def fill(self, machine: "_Machine", state: tuple) -> None:
+    def fill(self, machine: "Machine", state: tuple) -> None:
         _version, shape, number_type, is_fortran, content = state
         self.values = _view(machine, content, number_type, shape, "F" if is_fortran else "C")
 
@@ -61,23 +65,26 @@ class _NumberType:
     code: str
     order: str = "="
 
-    def fill(self, machine: "_Machine", state: tuple) -> None:
+    def fill(self, machine: "Machine", state: tuple) -> None:
         self.order = _text(state[1])
         if self.order not in ("<", ">", "|", "="):
-            raise _Refused(f"byte order {self.order!r}")
+            raise Refused(f"byte order {self.order!r}")
 
 
 @dataclass(frozen=True)
-class _Callable:
+class Known:
     """What a pickle may call, by the name it has there."""
 
     call: Callable[..., Any]
 
 
-class _Machine:
+class Machine:
     """A stack, marks on it, and a memo: all that a pickle works with."""
 
+    made = "numpy array"
+
     def __init__(self, most_bytes: int) -> None:
+        self.known: Mapping[str, Any] = _CALLABLE
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
@@ -92,7 +99,7 @@ class _Machine:
             elif opcode.name in _INSTRUCTIONS:
                 _INSTRUCTIONS[opcode.name](self, argument)
             else:
-                raise _Refused(f"no array needs the instruction {opcode.name}")
+                raise Refused(f"no array needs the instruction {opcode.name}")
         return self.stack.pop()
 
     def since_mark(self) -> list[Any]:
@@ -110,67 +117,71 @@ class _Machine:
 
     def extend(self, values: list[Any]) -> None:
         if not isinstance(self.stack[-1], list):
-            raise _Refused("values appended to what is no list")
+            raise Refused("values appended to what is no list")
         self.stack[-1].extend(values)
 
     def set_items(self, values: list[Any]) -> None:
         named = self.stack[-1]
         if not isinstance(named, dict):
-            raise _Refused("values put into what is no dictionary")
+            raise Refused("values put into what is no dictionary")
         for name, value in zip(values[::2], values[1::2], strict=True):
-            # Names alone: the hash of deeply nested tuples would overflow the stack of C.
-            named[_text(name)] = value
+            # Names and numbers alone: the hash of deeply nested tuples would overflow C's stack.
+            named[name if type(name) is int else _text(name)] = value
 
     def find(self, name: str) -> None:
-        if name not in _CALLABLE:
+        if name not in self.known:
             shown = name[:LONGEST_NAME].replace(" ", ".")
-            raise _Refused(f"it asks for {shown!r}, which no numpy array needs")
-        self.stack.append(_CALLABLE[name])
+            raise Refused(f"it asks for {shown!r}, which no {self.made} needs")
+        self.stack.append(self.known[name])
 
     def call(self) -> None:
         function, arguments = self.last(2)
-        if not isinstance(function, _Callable) or not isinstance(arguments, tuple):
-            raise _Refused("a call of what is no function")
+        if not isinstance(function, Known) or not isinstance(arguments, tuple):
+            raise Refused("a call of what is no function")
         self.stack.append(function.call(self, *arguments))
 
     def fill(self) -> None:
         target, state = self.last(2)
         if not isinstance(target, _Array | _NumberType) or not isinstance(state, tuple):
-            raise _Refused("a state for what has none")
+            raise Refused("a state for what has none")
         target.fill(self, state)
         self.stack.append(target)
+
+    def refer(self) -> None:
+        """What torch keeps beside a pickle, and no array does."""
+        raise Refused("it refers to something outside itself")
 
     def encode(self, text: str, encoding: str = "latin1") -> bytes:
         """Bytes as pickles of Python 2 and of protocol 2 hold them: as text in Latin-1."""
         if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-            raise _Refused("an encoding other than Latin-1")
+            raise Refused("an encoding other than Latin-1")
         # Each text once: the same one encoded again and again could fill the memory.
         self.bytes_left -= len(text)
         if self.bytes_left < 0:
-            raise _Refused("its arrays would take more memory than the file itself")
+            raise Refused("its arrays would take more memory than the file itself")
         return text.encode("latin-1")
 
 
-def _number_type(machine: _Machine, code: str | bytes, *_flags: Any) -> _NumberType:
+def _number_type(machine: Machine, code: str | bytes, *_flags: Any) -> _NumberType:
     code = _text(code)
     if not re.fullmatch("b1|[iu][1248]|f[248]", code):
-        raise _Refused(f"an array of {code!r}; only numbers are read")
+        raise Refused(f"an array of {code!r}; only numbers are read")
     return _NumberType(code)
 
 
 def _from_buffer(
-    machine: _Machine, content: bytes, number_type: _NumberType, shape: tuple, order: str, *_: Any
+    machine: Machine, content: bytes, number_type: _NumberType, shape: tuple, order: str, *_: Any
 ) -> _Array:
     return _Array(_view(machine, content, number_type, shape, "F" if order == "F" else "C"))
 
 
-def _view(machine: _Machine, content: Any, number_type: Any, shape: Any, order: Any) -> np.ndarray:
+def _view(machine: Machine, content: Any, number_type: Any, shape: Any, order: Any) -> np.ndarray:
     if not isinstance(number_type, _NumberType):
-        raise _Refused("an array without a type of numbers")
+        raise Refused("an array without a type of numbers")
     if isinstance(content, str):
         content = machine.encode(content)
     if not isinstance(content, bytes | bytearray):
-        raise _Refused("an array of objects; only numbers are read")
+        raise Refused("an array of objects; only numbers are read")
     dtype = np.dtype(number_type.order + number_type.code)
     return np.frombuffer(content, dtype).reshape(shape, order=order)
 
@@ -178,9 +189,9 @@ def _view(machine: _Machine, content: Any, number_type: Any, shape: Any, order: 
 def _text(value: Any) -> str:
     """A name: str, or bytes of Python 2."""
     if not isinstance(value, str | bytes):
-        raise _Refused(f"a {type(value).__name__} where a name should be")
+        raise Refused(f"a {type(value).__name__} where a name should be")
     if len(value) > LONGEST_NAME:
-        raise _Refused(f"a name of {len(value):,} characters")
+        raise Refused(f"a name of {len(value):,} characters")
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
@@ -189,15 +200,15 @@ def _one_line(text: str) -> str:
 
 
 # numpy 2 moved its inner modules; `_frombuffer` is the way of protocol 5.
-_CALLABLE: Mapping[str, _Callable] = {
-    "_codecs encode": _Callable(_Machine.encode),
-    "numpy ndarray": _Callable(lambda machine: _Array()),
-    "numpy dtype": _Callable(_number_type),
+_CALLABLE: Mapping[str, Known] = {
+    "_codecs encode": Known(Machine.encode),
+    "numpy ndarray": Known(lambda machine: _Array()),
+    "numpy dtype": Known(_number_type),
     **{
-        f"numpy.{core}.multiarray _reconstruct": _Callable(lambda machine, *_: _Array())
+        f"numpy.{core}.multiarray _reconstruct": Known(lambda machine, *_: _Array())
         for core in ("core", "_core")
     },
-    **{f"numpy.{core}.numeric _frombuffer": _Callable(_from_buffer) for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric _frombuffer": Known(_from_buffer) for core in ("core", "_core")},
 }
 
 _CONSTANTS = {
@@ -206,7 +217,7 @@ _CONSTANTS = {
     "BINUNICODE8",
 }  # fmt: skip
 
-_INSTRUCTIONS: Mapping[str, Callable[[_Machine, Any], Any]] = {
+_INSTRUCTIONS: Mapping[str, Callable[[Machine, Any], Any]] = {
     "PROTO": lambda m, _: None,
     "FRAME": lambda m, _: None,
     "NONE": lambda m, _: m.stack.append(None),
@@ -233,4 +244,5 @@ _INSTRUCTIONS: Mapping[str, Callable[[_Machine, Any], Any]] = {
     "STACK_GLOBAL": lambda m, _: m.find(" ".join(map(_text, m.last(2)))),
     "REDUCE": lambda m, _: m.call(),
     "BUILD": lambda m, _: m.fill(),
+    "BINPERSID": lambda m, _: m.refer(),
 }

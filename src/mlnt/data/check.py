@@ -5,7 +5,7 @@ lists -> folders listed: what is named and not there? -> pictures at random, unt
 
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +15,19 @@ from rich.table import Table
 
 from mlnt.data import clothing1m
 from mlnt.data.folders import image_folder_parts
-from mlnt.data.pictures import PathTable, PictureError, read_picture
+from mlnt.data.huggingface import is_saved_dataset, read_saved
+from mlnt.data.image_files import CROP, SIZE
+from mlnt.data.label_files import sorted_classes
+from mlnt.data.pictures import Parts, PathTable, PictureError, read_picture
+from mlnt.data.raw import exists
 from mlnt.errors import InputError
 
 CONFIDENCE = 0.95
 LISTING_SHARE = 2 / 3  # of the time at most: some is left for looking into pictures
 SHOWN = 3  # examples of each kind of fault
 CLOTHING1M = {"train": 1_000_000, "validation": 14_313, "test": 10_526}  # as published
+
+Read = Callable[[str, int, int], np.ndarray]  # of a path, size and crop makes the pixels
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Report:
     decoded: int = 0  # pictures tried, drawn at random from those not missing
     unreadable: dict[str, str] = field(default_factory=dict)  # path: reason
     seconds: float = 0.0
+    things: str = "pictures"
 
     @property
     def pictures(self) -> int:
@@ -72,25 +79,25 @@ class Report:
         lines = list(self.problems)
         for part in self.parts:
             if part.without_label:
-                lines.append(f"{part.without_label:,} pictures of {part.name} have no label")
+                lines.append(f"{part.without_label:,} {self.things} of {part.name} have no label")
             if part.out_of_range:
                 lines.append(
-                    f"{part.out_of_range:,} pictures of {part.name} have a label beyond "
+                    f"{part.out_of_range:,} {self.things} of {part.name} have a label beyond "
                     f"0 to {len(self.classes) - 1}"
                 )
         if self.missing:
             lines.append(
-                f"{len(self.missing):,} of {self.looked_for:,} pictures are missing "
+                f"{len(self.missing):,} of {self.looked_for:,} {self.things} are missing "
                 f"({_examples(self.missing)})"
             )
         if self.unreadable:
             named = (f"{path}: {reason}" for path, reason in self.unreadable.items())
             lines.append(
-                f"{len(self.unreadable):,} of {self.decoded:,} pictures cannot be read "
+                f"{len(self.unreadable):,} of {self.decoded:,} {self.things} cannot be read "
                 f"({_examples(named)})"
             )
         if not self.pictures and not lines:
-            lines.append("there are no pictures")
+            lines.append(f"there are no {self.things}")
         return lines
 
     @property
@@ -103,7 +110,7 @@ class Report:
         if faults:
             more = f" and {len(faults) - 1} more faults" if len(faults) > 1 else ""
             return f"not complete: {faults[0]}{more}"
-        there = f"{self.pictures:,} pictures are there"
+        there = f"{self.pictures:,} {self.things} are there"
         if self.looked_for < self.pictures:
             there = f"of {self.pictures:,} pictures {self.looked_for:,} looked for, all there"
         if self.decoded == self.pictures:
@@ -128,19 +135,24 @@ class Report:
 
 
 def check_tree(path: str | Path, seconds: float = 60) -> Report:
-    """Look at a Clothing1M tree or an image folder for about so long."""
+    """Look at a Clothing1M tree, an image folder or a saved data set for about so long."""
     began, path = time.monotonic(), Path(path)
-    if not path.is_dir():
-        raise InputError(f"no folder at {path}; give a Clothing1M tree or an image folder")
+    if not exists(path) or not path.is_dir():
+        raise InputError(
+            f"no folder at {path}; give a Clothing1M tree, an image folder or a saved data set"
+        )
     _refuse_other_kinds(path)
     place = clothing1m.lists_folder(path)
-    if place is not None:
+    read: Read = read_picture
+    if is_saved_dataset(path):
+        report, tables, read = _saved_report(path)
+    elif place is not None:
         report, tables = _clothing1m_report(path, place)
         _look_for(report, tables, began + LISTING_SHARE * seconds)
     else:
         report, tables = _folder_report(path)
         report.looked_for = report.pictures  # they come from listing
-    _decode_some(report, tables, lambda: time.monotonic() - began < seconds)
+    _decode_some(report, tables, read, lambda: time.monotonic() - began < seconds)
     report.seconds = time.monotonic() - began
     return report
 
@@ -189,15 +201,40 @@ def _clothing1m_report(path: Path, place: Path) -> tuple[Report, list[PathTable]
 
 
 def _folder_report(path: Path) -> tuple[Report, list[PathTable]]:
-    parts = image_folder_parts(path)
+    return _report_of(image_folder_parts(path), path, "image folder")
+
+
+def _report_of(parts: Parts, path: Path, kind: str) -> tuple[Report, list[PathTable]]:
     counts, tables = [], []
     for name in ("train", "validation", "test"):
         part = getattr(parts, name)
         if part is not None:
-            per_class = part.labels.bincount(minlength=len(parts.classes)).tolist()
-            counts.append(PartCount(name, len(part.labels), per_class))
+            labelled = part.labels[part.labels >= 0]
+            per_class = labelled.bincount(minlength=len(parts.classes)).tolist()
+            without = len(part.labels) - len(labelled)
+            counts.append(PartCount(name, len(part.labels), per_class, without))
             tables.append(part.paths)
-    return Report(path, "image folder", parts.classes, counts, notes=list(parts.notes)), tables
+    return Report(path, kind, parts.classes, counts, notes=list(parts.notes)), tables
+
+
+def _saved_report(path: Path) -> tuple[Report, list[PathTable], Read]:
+    """Of pictures some are tried later; texts and numbers are all read here."""
+    kind, found = "data set saved by Hugging Face", read_saved(path)
+    if isinstance(found, Parts):
+        report, tables = _report_of(found, path, kind)
+        report.looked_for = report.pictures
+        return report, tables, found.read or read_picture
+    classes = found.classes or sorted_classes(found.train.labels or ())
+    counts = []
+    for name in ("train", "validation", "test"):
+        raw = getattr(found, name)
+        if raw is not None:
+            by_name = Counter(raw.labels or ())
+            rows, labelled = len(raw.samples), sum(by_name[name] for name in classes)
+            counts.append(PartCount(name, rows, [by_name[n] for n in classes], rows - labelled))
+    report = Report(path, kind, classes, counts, notes=list(found.notes), things="rows")
+    report.looked_for = report.decoded = report.pictures
+    return report, [], read_picture
 
 
 def _look_for(report: Report, tables: list[PathTable], until: float) -> None:
@@ -224,7 +261,9 @@ def _look_for(report: Report, tables: list[PathTable], until: float) -> None:
         report.missing += [f"{folder}/{name}" for name in names if name not in there]
 
 
-def _decode_some(report: Report, tables: list[PathTable], go_on: Callable[[], bool]) -> None:
+def _decode_some(
+    report: Report, tables: list[PathTable], read: Read, go_on: Callable[[], bool]
+) -> None:
     """Read pictures in random order until time is over."""
     missing = set(report.missing)
     starts = np.cumsum([0, *map(len, tables)])
@@ -237,7 +276,7 @@ def _decode_some(report: Report, tables: list[PathTable], go_on: Callable[[], bo
             continue
         report.decoded += 1
         try:
-            read_picture(table.full(index))
+            read(table.full(index), SIZE, CROP)
         except PictureError as error:
             report.unreadable[table[index]] = str(error)
 

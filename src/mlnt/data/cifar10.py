@@ -3,7 +3,6 @@
 import gzip
 import io
 import tarfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from mlnt.data.array_pickle import load_pickle
 from mlnt.data.downloads import data_folder, download_allowed, download_file
 from mlnt.data.raw import Known, Raw, exists, read_at_most, read_file
 from mlnt.errors import InputError
+from mlnt.files import open_file
 
 CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -163,17 +163,20 @@ def _unpack(found: Found) -> Mapping[str, bytes]:
     contents: dict[str, bytes] = {}
     try:
         with (
-            _AtMost(found.path) as unpacked,
+            open_file(found.path) as packed,
+            _AtMost(fileobj=packed) as unpacked,
             tarfile.open(fileobj=unpacked, mode="r|") as archive,
         ):
             for member in archive:
                 name = PurePosixPath(member.name).name
-                stream = archive.extractfile(member) if name in found.layout.files else None
+                # A member that is a link may lead to itself.
+                is_wanted = name in found.layout.files and member.isreg()
+                stream = archive.extractfile(member) if is_wanted else None
                 if stream is not None:
                     contents[name] = read_at_most(stream, MOST_BYTES_OF_A_FILE, f"{name} in it")
                 if len(contents) == len(found.layout.files):
                     break
-    except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
+    except Exception as error:  # of a damaged archive tarfile raises nearly anything
         raise InputError(
             f"{found.path} is not a readable archive of CIFAR-10 ({error}); download it again"
         ) from None

@@ -18,6 +18,7 @@ import torch
 
 from mlnt.data.pictures import Part, Parts, PathTable
 from mlnt.errors import InputError
+from mlnt.files import read_file
 
 CLASSES = (
     "T-Shirt", "Shirt", "Knitwear", "Chiffon", "Sweater", "Hoodie", "Windbreaker", "Jacket",
@@ -32,6 +33,7 @@ PARTS = {
 }
 NAMES = "category_names_eng.txt"
 NO_LABEL = -1
+MOST_BYTES = 2**29  # of a list: ten times that of a million pictures
 
 
 class Listed(NamedTuple):
@@ -79,7 +81,7 @@ def class_names(place: Path) -> tuple[str, ...]:
     if not path.is_file():
         return CLASSES
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_file(path, MOST_BYTES).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: {error}") from None
     names = tuple(name for line in lines if (name := line.strip()))
@@ -130,10 +132,7 @@ def _read_labels(path: Path) -> dict[bytes, int]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    try:
-        return [line.strip() for line in path.read_bytes().splitlines()]
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    return [line.strip() for line in read_file(path, MOST_BYTES).splitlines()]
 
 
 def _leads_out(key: bytes) -> bool:

@@ -3,6 +3,7 @@
 An encoder is fitted on the training data, travels in the run folder and serves prediction.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ from torch import Tensor
 from mlnt.errors import InputError
 
 PAD, UNKNOWN = 0, 1
+LONGEST_TEXT = 512  # words
+MOST_CHANNELS = 4096
+MOST_VALUES = 3 * 2048**2  # of one image
 _WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")
 
 
@@ -31,6 +35,10 @@ class ImageEncoder:
     @classmethod
     def fit(cls, images: np.ndarray) -> "ImageEncoder":
         images = _channels_first(images)
+        try:
+            _check_shape(images.shape[1:])
+        except ValueError as error:
+            raise InputError(f"these images cannot be learnt from: {error}") from None
         axes = (0, 2, 3)
         mean, std = images.mean(axes, dtype=np.float64), images.std(axes, dtype=np.float64)
         return cls(images.shape[1:], tuple(mean.tolist()), tuple(_no_zero(std).tolist()))
@@ -102,7 +110,7 @@ class TextEncoder:
         kept = sorted(word for word, n in counts.most_common(most) if n >= at_least)
         # Long enough for 99 of 100 texts: one endless text must not set the length of all.
         length = int(np.quantile([len(words) for words in tokens], 0.99)) if tokens else 1
-        return cls(tuple(kept), min(max(length, 1), 512))
+        return cls(tuple(kept), min(max(length, 1), LONGEST_TEXT))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,9 +144,52 @@ def encoder_to_json(encoder: Encoder) -> dict[str, Any]:
 
 
 def encoder_from_json(values: dict[str, Any]) -> Encoder:
+    """What `encoder_to_json` gave; ValueError where a stranger's file claims what cannot be.
+
+    The sizes of the network and of its inputs follow from it.
+    """
     kinds = {"image": ImageEncoder, "table": TableEncoder, "text": TextEncoder}
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
-    return kinds[values["kind"]](**fields)
+    encoder = kinds[values["kind"]](**fields)
+    if isinstance(encoder, TextEncoder):
+        _check_texts(encoder.words, "words")
+        _check_whole(encoder.length, LONGEST_TEXT, "length")
+        return encoder
+    if isinstance(encoder, ImageEncoder):
+        _check_shape(encoder.shape)
+    else:
+        _check_texts(encoder.columns, "columns")
+    for name in ("mean", "std"):
+        _check_numbers(getattr(encoder, name), encoder.shape[0], name)
+    if 0 in encoder.std:
+        raise ValueError("std holds a zero")
+    return encoder
+
+
+def _check_shape(shape: Any) -> None:
+    if not isinstance(shape, tuple) or len(shape) != 3:
+        raise ValueError("shape must be channels, height and width")
+    for length, most in zip(shape, (MOST_CHANNELS, MOST_VALUES, MOST_VALUES), strict=True):
+        _check_whole(length, most, "shape")
+    if math.prod(shape) > MOST_VALUES:
+        raise ValueError(f"images of {math.prod(shape):,} values, at most {MOST_VALUES:,} may be")
+
+
+def _check_whole(value: Any, most: int, what: str) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{what} must hold whole numbers from 1 to {most:,}")
+
+
+def _check_texts(values: Any, what: str) -> None:
+    if not isinstance(values, tuple) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{what} must be texts")
+
+
+def _check_numbers(values: Any, count: int, what: str) -> None:
+    if not isinstance(values, tuple) or len(values) != count:
+        raise ValueError(f"{what} must hold {count:,} numbers")
+    if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+        raise ValueError(f"{what} must hold finite numbers")
 
 
 def check_finite(values: Tensor, what: str, columns: Sequence[str] = ()) -> None:

@@ -6,10 +6,12 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
-from mlnt.data.downloads import data_folder
+from mlnt.data.downloads import data_folder, download_allowed, download_file
 from mlnt.data.raw import Known, Raw, exists, read_at_most, read_file
 from mlnt.errors import InputError
+from mlnt.files import most_unpacked, open_file
 
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
@@ -20,6 +22,13 @@ CLASSES = (
 # choice in the manner of the paper's for CIFAR-10; the paper has no Fashion-MNIST.
 CONFUSIONS = {6: 0, 2: 4, 4: 2, 5: 7, 7: 9}
 
+ADDRESS = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
+MD5 = {  # of each file with .gz, as published beside them
+    "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
+}
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 
 # MNIST and its relatives have files of the same names; these are the labels that theirs are not.
@@ -28,17 +37,26 @@ FIRST_LABELS = bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9])
 MOST_BYTES = 2**30  # twenty times the largest of the published files
 
 
-def find_fashion_mnist() -> Path:
-    """The folder of Fashion-MNIST: mlnt's data folder, or that of Debian's package."""
+def fetch_fashion_mnist(download: bool = False, tell: Console | None = None) -> Path:
+    """The folder of Fashion-MNIST: mlnt's own or that of Debian's package, else downloaded."""
     own = data_folder() / "fashion-mnist"
     for folder in (own, DEBIAN_FOLDER):
-        if has_idx_files(folder):
+        if _is_complete(folder):
             return folder
-    raise InputError(
-        f"fashion-mnist is not in {own}; put the four files *-ubyte.gz from "
-        "https://github.com/zalandoresearch/fashion-mnist (data/fashion) there, "
-        "or install Debian's package dataset-fashion-mnist"
-    )
+    if not download_allowed(download):
+        raise InputError(
+            f"fashion-mnist is not in {own}; put the four files *-ubyte.gz from {ADDRESS} there, "
+            "install Debian's package dataset-fashion-mnist, or allow the download with "
+            "--download or MLNT_DOWNLOAD=1"
+        )
+    for name, md5 in MD5.items():
+        if not exists(own / f"{name}.gz") and not exists(own / name):
+            download_file(f"{ADDRESS}/{name}.gz", own / f"{name}.gz", md5, MOST_BYTES, tell)
+    return own
+
+
+def _is_complete(folder: Path) -> bool:
+    return all(exists(folder / name) or exists(folder / f"{name}.gz") for name in MD5)
 
 
 def has_idx_files(folder: Path) -> bool:
@@ -106,7 +124,8 @@ def _read_idx(folder: Path, name: str, axes: int) -> np.ndarray:
 
 def _unpacked(path: Path) -> bytes:
     try:
-        with gzip.open(path) as file:
-            return read_at_most(file, MOST_BYTES, str(path))
+        with open_file(path) as packed, gzip.open(packed) as file:
+            most = min(MOST_BYTES, most_unpacked(path.stat().st_size))
+            return read_at_most(file, most, str(path))
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be unpacked: {error}") from None

@@ -79,19 +79,18 @@ def _find_splits(root: Path) -> dict[str, str]:
 
 
 def _members(root: Path, below: str) -> Members:
-    inside = os.path.realpath(root) + os.sep
     return {
         entry.name: sorted(
-            os.path.relpath(path, root) for path in _pictures(Path(entry.path), inside)
+            os.path.relpath(path, root) for path in pictures_below(Path(entry.path), root)
         )
         for entry in _entries(root / below)
         if entry.is_dir(follow_symlinks=False)
     }
 
 
-def _pictures(folder: Path, inside: str) -> Iterator[str]:
-    """Paths of all pictures below a folder."""
-    folders = [folder]
+def pictures_below(folder: Path, root: Path) -> Iterator[str]:
+    """Paths of all pictures below a folder, less links that lead out of the root."""
+    folders, inside = [folder], os.path.realpath(root) + os.sep
     while folders:
         for entry in _entries(folders.pop()):
             if entry.is_dir(follow_symlinks=False):

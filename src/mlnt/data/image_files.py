@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from mlnt.data.pictures import PathTable, PictureError, read_picture
 from mlnt.distributed import World
 from mlnt.errors import InputError, TrainingError
+from mlnt.texts import harmless
 
 CPU = torch.device("cpu")
 UNREAD = -1  # in the place of the index of a picture that could not be read
@@ -59,7 +60,8 @@ class FaultLog:
 
     def write(self, path: Path) -> None:
         with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            csv.writer(file).writerows([("path", "reason"), *sorted(self.found.items())])
+            rows = [(harmless(path), harmless(why)) for path, why in sorted(self.found.items())]
+            csv.writer(file).writerows([("path", "reason"), *rows])
 
 
 class Fed(NamedTuple):

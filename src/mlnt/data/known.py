@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mlnt.data.cifar10 import CLASSES as CIFAR10_CLASSES
 from mlnt.data.cifar10 import cifar10, fetch_cifar10, find_cifar10
-from mlnt.data.fashion_mnist import find_fashion_mnist, has_idx_files, read_idx_folder
+from mlnt.data.fashion_mnist import fetch_fashion_mnist, has_idx_files, read_idx_folder
 from mlnt.data.raw import Known, Raw, Source, exists
 
 __all__ = [
@@ -57,5 +57,7 @@ def digits() -> Known:
 NAMED: Mapping[str, Callable[..., Known]] = {
     "digits": lambda download=False: digits(),
     "cifar10": lambda download=False: cifar10(fetch_cifar10(download=download)),
-    "fashion-mnist": lambda download=False: read_idx_folder(find_fashion_mnist(), is_fashion=True),
+    "fashion-mnist": lambda download=False: read_idx_folder(
+        fetch_fashion_mnist(download), is_fashion=True
+    ),
 }

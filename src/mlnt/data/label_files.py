@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.data.array_files import read_npy, read_npz
 from mlnt.data.array_pickle import load_pickle
 from mlnt.data.raw import exists, read_at_most, read_file
 from mlnt.data.tables import read_labels
@@ -35,13 +36,11 @@ def read_label_file(place: str | Path, label_column: str | None = None) -> list[
         return label_names(_choose(_read_sets(path), key, path))
     if suffix in (".csv", ".tsv"):
         return read_labels(path, label_column)
+    if suffix == ".npy":
+        return label_names(read_npy(path))
     try:
-        if suffix == ".npy":
-            return label_names(np.load(path, allow_pickle=False))
-        return path.read_text(encoding="utf-8").split()
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError) as error:
+        return read_file(path, MOST_BYTES).decode("utf-8").split()
+    except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a file of labels: {error}") from None
 
 
@@ -54,22 +53,13 @@ def known_truth(place: str | Path) -> list[str] | None:
     return label_names(sets[_TRUTH]) if _TRUTH in sets else None
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz; pickled objects are refused, so nothing in it is executed."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
-    except Exception as error:
-        raise InputError(f"{path} is not a readable .npz of plain arrays: {error}") from None
-
-
 def read_pt(path: Path) -> dict[str, np.ndarray]:
     """The numpy arrays of a dictionary written by torch.save; nothing in it is executed.
 
     Not by torch.load: it would let the file call numpy, which takes the memory it is told to.
     """
     stream, what = io.BytesIO(read_file(path, MOST_BYTES)), str(path)
-    if zipfile.is_zipfile(stream):
+    if _is_zip(stream):
         stream = io.BytesIO(_zipped_pickle(stream, path))
     else:
         stream.seek(0)
@@ -104,7 +94,18 @@ def label_names(labels: Any) -> list[str]:
     for row, name in enumerate(names):
         if name is None or name != name:
             raise InputError(f"label {row} is missing ({name})")
-    return [str(name) for name in names]
+    return [check_name(str(name), f"label {row}") for row, name in enumerate(names)]
+
+
+def check_name(name: str, what: str) -> str:
+    """The name of a class, if a file of text can hold it."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"{what} is no text in Unicode ({name[:80]!a}); rename it") from None
+    if "\0" in name:
+        raise InputError(f"{what} holds a NUL ({name[:80]!a}); rename it")
+    return name
 
 
 def as_array(values: Any, what: str) -> np.ndarray:
@@ -137,6 +138,13 @@ def _choose(sets: dict[str, np.ndarray], key: str | None, path: Path) -> np.ndar
     return sets[key]
 
 
+def _is_zip(stream: io.BytesIO) -> bool:
+    try:
+        return zipfile.is_zipfile(stream)
+    except zipfile.BadZipFile:  # it is none that could be read, but no other file either
+        return True
+
+
 def _zipped_pickle(stream: io.BytesIO, path: Path) -> bytes:
     """The one pickle in the archive that torch.save writes; the other members hold tensors."""
     try:
@@ -153,6 +161,6 @@ def _zipped_pickle(stream: io.BytesIO, path: Path) -> bytes:
 def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
     """Distinct names, in the order of their numbers where all are whole numbers."""
     distinct = set(names)
-    if all(re.fullmatch(r"-?[0-9]+", name) for name in distinct):
+    if all(re.fullmatch(r"-?[0-9]{1,100}", name) for name in distinct):
         return tuple(sorted(distinct, key=int))
     return tuple(sorted(distinct))

@@ -3,7 +3,9 @@
 Every function takes labels as a tensor or an array and returns the same kind.
 """
 
+import io
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,9 @@ import torch
 from torch import Tensor
 
 from mlnt.errors import InputError, check_share, did_you_mean
+from mlnt.files import read_file
+
+MOST_BYTES = 2**26  # of a transition matrix
 
 Labels = TypeVar("Labels", Tensor, np.ndarray)
 
@@ -138,7 +143,7 @@ def _mapping(text: str, classes: Sequence[str]) -> dict[int, int]:
     def number(word: str) -> int:
         if word in numbers:
             return numbers[word]
-        if re.fullmatch(r"\d+", word) and int(word) < len(classes):
+        if re.fullmatch(r"\d{1,9}", word) and int(word) < len(classes):
             return int(word)
         known = ", ".join(classes[:20])
         raise InputError(f"unknown class {word!r}{did_you_mean(word, classes)} (known: {known})")
@@ -154,10 +159,15 @@ def _mapping(text: str, classes: Sequence[str]) -> dict[int, int]:
 
 def _read_matrix(path: Path, classes: int) -> np.ndarray:
     try:
-        matrix = np.loadtxt(path, delimiter=",", ndmin=2)
-    except OSError:
-        raise InputError(f"no transition matrix at {path}; it is a CSV of numbers") from None
+        if not path.is_file():
+            raise InputError(f"no transition matrix at {path}; it is a CSV of numbers")
+        text = read_file(path, MOST_BYTES).decode("utf-8")  # loadtxt itself would unpack archives
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an empty file: its shape is wrong as well
+            matrix = np.loadtxt(io.StringIO(text), delimiter=",", ndmin=2)
     except ValueError as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path} is not a CSV of numbers: {error}") from None
     if matrix.shape != (classes, classes):
         raise InputError(

@@ -13,7 +13,7 @@ from mlnt.data.clothing1m import clothing1m_parts, lists_folder
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder
 from mlnt.data.fashion_mnist import has_idx_files
-from mlnt.data.folders import SPLITS, image_folder_parts
+from mlnt.data.folders import SPLITS, image_folder_parts, pictures_below
 from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_pictures
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.known import exists
@@ -136,11 +136,7 @@ def pictures_to_predict(
         folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
         is_labelled = bool(folders) and folders <= {*classes, *SPLITS}
         if not is_labelled and lists_folder(path) is None:
-            found = sorted(
-                str(file.relative_to(path))
-                for file in path.rglob("*")
-                if file.suffix.lower() in EXTENSIONS and not file.name.startswith(".")
-            )
+            found = sorted(os.path.relpath(file, path) for file in pictures_below(path, path))
             if not found:
                 raise InputError(f"{path} holds no pictures ({', '.join(EXTENSIONS)})")
             return _as_trained(_unlabelled(path, found), encoder, path)

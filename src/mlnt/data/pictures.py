@@ -1,6 +1,7 @@
 """Pictures on disk: where they lie, and one of them read as the network wants it."""
 
 import contextlib
+import logging
 import math
 import os
 import warnings
@@ -11,6 +12,11 @@ from typing import BinaryIO, overload
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
+
+from mlnt.files import open_file
+
+# Of a broken picture Pillow would say more on the terminal than the reason that we give.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 # No others: Pillow would hand some of them, such as EPS, to further programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
@@ -79,7 +85,10 @@ class PathTable(Sequence[str]):
 
 def printable(text: str) -> str:
     """A file name may hold bytes that are no text; a file of text cannot."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # halves of characters, from arrays
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,11 @@ def read_picture(
         with warnings.catch_warnings():  # of each broken picture, in every process and epoch
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as picture:
+            given = open_file(path) if isinstance(path, str | os.PathLike) else path
+            with (
+                contextlib.nullcontext(path) if given is path else given as file,
+                Image.open(file, formats=FORMATS) as picture,
+            ):
                 return _middle(picture, size, crop)
     except PictureError:
         raise

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from mlnt.errors import InputError
+from mlnt.files import read_at_most, read_file
+
+__all__ = ["Known", "Raw", "Source", "exists", "read_at_most", "read_file"]
 
 Source = str | Path | tuple[Any, Any]
 
@@ -36,35 +38,8 @@ class Known:
     labels_are_true: bool = True  # as published; of a stranger's files nobody knows
 
 
-class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 def exists(path: Path) -> bool:
     try:
         return path.exists()
     except (OSError, ValueError):  # a name too long, or with a NUL in it
         return False
-
-
-def read_file(path: Path, most: int) -> bytes:
-    """All of a file, or InputError where it cannot be read or holds more than `most` bytes."""
-    try:
-        with path.open("rb") as file:
-            return read_at_most(file, most, str(path))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-def read_at_most(stream: Readable, most: int, what: str) -> bytes:
-    """All of a stream, or InputError where it holds more than `most` bytes.
-
-    Piece by piece: a small compressed file may unpack to more than the memory holds.
-    """
-    pieces, size = [], 0
-    while piece := stream.read(2**20):
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
-            raise InputError(f"{what} holds more than {most:,} bytes; that is not what it should")
-    return b"".join(pieces)

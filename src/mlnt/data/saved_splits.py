@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from mlnt.data.folders import SPLITS
 from mlnt.data.label_files import label_names
 from mlnt.data.raw import read_file
 from mlnt.errors import InputError
+from mlnt.files import open_file, parse_json
 
 INFO, STATE, SPLIT_NAMES = "dataset_info.json", "state.json", "dataset_dict.json"
 MOST_BYTES = 2**26  # of these: the largest holds the names of all classes
@@ -126,14 +126,25 @@ def open_split(folder: Path) -> SavedSplit:
         tables = []
         for name in names:
             # Mapped into memory: of pictures, only those that are asked for are read.
+            open_file(folder / name).close()  # a pipe would be waited for
             with arrow.memory_map(str(folder / name)) as file:
-                tables.append(arrow.ipc.open_stream(file).read_all())
+                table = arrow.ipc.open_stream(file).read_all()
+            _check_rows(table, (folder / name).stat().st_size)
+            tables.append(table)
         table = arrow.concat_tables(tables)
     except InputError:
         raise
     except Exception as error:  # Arrow has many names for a damaged file
         raise InputError(f"{folder} cannot be read: {_first_line(error)}") from None
     return SavedSplit(folder, features, table)
+
+
+def _check_rows(table: Any, size: int) -> None:
+    """Raise ValueError where a table claims what its file of so many bytes cannot hold."""
+    # A column of nulls takes no room at all: its length could be any.
+    if table.num_rows > 8 * size:
+        raise ValueError(f"it claims {table.num_rows:,} rows in {size:,} bytes")
+    table.validate(full=True)  # else an offset that lies would be followed beyond the file
 
 
 def read_features(folder: Path) -> dict[str, Any]:
@@ -145,8 +156,8 @@ def read_features(folder: Path) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_file(path, MOST_BYTES))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(read_file(path, MOST_BYTES))
+    except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is damaged: {error}") from None
@@ -177,7 +188,7 @@ def expect_intact(root: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+    except Exception as error:  # a stranger's file may make any step of it go wrong
         what = f"{type(error).__name__}: {_first_line(error)}"
         raise InputError(f"{root} is damaged: columns differ from {INFO} ({what})") from None
 

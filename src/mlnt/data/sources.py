@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.data.array_files import read_npz
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder
 from mlnt.data.huggingface import (
@@ -25,10 +26,10 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED, Known, Raw, Source, exists, find_known
 from mlnt.data.label_files import (
     as_array,
+    check_name,
     known_truth,
     label_names,
     read_label_file,
-    read_npz,
     sorted_classes,
 )
 from mlnt.data.picture_sets import (
@@ -299,7 +300,9 @@ def check_fits(raw: Raw, encoder: Encoder, what: str) -> None:
 
 
 def check_dataset(dataset: Dataset) -> None:
-    """Raise InputError unless there is something to tell apart."""
+    """Raise InputError unless there is something to tell apart, by names that can be written."""
+    for name in dataset.classes:
+        check_name(name, "the name of a class")
     present = dataset.train.labels.unique()
     if len(present) < 2:
         raise InputError(

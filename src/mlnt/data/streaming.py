@@ -27,6 +27,7 @@ from mlnt.distributed import ALL_ALONE, Rows, World, processes_here
 from mlnt.errors import InputError, TrainingError
 
 STREAMED_BATCH = 64  # most pictures at once in evaluation: 1,024 of 224 × 224 would be 154 MB
+LARGE = 512  # pixels; of crops larger than that fewer at once
 AHEAD = 2  # batches that each worker keeps ready
 HOST_AHEAD = 8  # batches that this process may be ahead of the GPU
 MOST_WORKERS = 8
@@ -205,7 +206,7 @@ def batches(
             yield part.to(device or part.device, dtype or part.dtype)
         return
     files = inputs.to(device or inputs.device, dtype)
-    size = min(size, STREAMED_BATCH)
+    size = min(size, max(1, STREAMED_BATCH * LARGE**2 // max(LARGE, files.crop) ** 2))
     with Feeder(files, size, blank=True) as feeder:
         order = torch.arange(len(files)).split(size)
         feeder.feed(order)

@@ -1,16 +1,20 @@
 """CSV and TSV files: numeric columns, one text column or paths of pictures, and labels."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
 from mlnt.data.pictures import EXTENSIONS
 from mlnt.errors import InputError, did_you_mean
+from mlnt.files import open_text
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
+LONGEST_LINE = 2**22  # characters
+MOST_COLUMNS = 100_000
 PATH_NAMES = ("path", "file", "filename", "image", "picture")
 
 
@@ -68,7 +72,7 @@ def read_table(
             raise InputError(f"{text_column!r} cannot be both the text and the label column")
         others = [header.index(text_column)]
     numeric = [i for i in others if all(_is_number(row[i]) for row in rows)]
-    wordy = [i for i in others if i not in numeric]
+    wordy = sorted(set(others).difference(numeric))
     if text_column is not None or (len(wordy) == 1 and not numeric):
         column = others[0]
         return Table("text", [row[column] for row in rows], labels, (header[column],))
@@ -83,23 +87,43 @@ def read_table(
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = [row for row in csv.reader(file, delimiter=delimiter) if row]
+        with open_text(path, "utf-8-sig") as file:
+            rows = (row for row in csv.reader(_lines(file, path), delimiter=delimiter) if row)
+            header = _checked_header(next(rows, []), path)
+            lines = []
+            for number, row in enumerate(rows, start=1):
+                if len(row) != len(header):
+                    raise InputError(
+                        f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
+                    )
+                lines.append(row)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: {error}") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except csv.Error as error:
         raise InputError(f"{path} is not a readable table: {error}") from None
-    if len(lines) < 2:
+    if not lines:
         raise InputError(f"{path} must hold a line of column names and at least one row")
-    header = [name.strip() for name in lines[0]]
-    for number, row in enumerate(lines[1:], start=1):
-        if len(row) != len(header):
-            raise InputError(
-                f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
-            )
-    return header, lines[1:]
+    return header, lines
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Line by line, so that a file that is no table is refused before it fills the memory."""
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE:
+            raise InputError(f"{path}: line {number} is longer than {LONGEST_LINE:,} characters")
+        if "\0" in line:
+            raise InputError(f"{path}: line {number} holds a NUL; a table is text")
+        yield line
+
+
+def _checked_header(cells: list[str], path: Path) -> list[str]:
+    if len(cells) > MOST_COLUMNS:
+        raise InputError(f"{path} has {len(cells):,} columns, at most {MOST_COLUMNS:,} are read")
+    return [name.strip() for name in cells]
 
 
 def _find_label(

@@ -32,5 +32,5 @@ def write_report(run: RunFolder) -> None:
         picture = io.BytesIO()
         draw_curves(metrics).savefig(picture, format="png", dpi=150)
         page = render(config, summary, metrics, findings, gallery)
-    run.write(CURVES, lambda path: path.write_bytes(picture.getvalue()))
-    run.write_text(REPORT, page)
+        run.write(CURVES, lambda path: path.write_bytes(picture.getvalue()))
+        run.write_text(REPORT, page)

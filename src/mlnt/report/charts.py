@@ -14,6 +14,9 @@ STYLES = {
     "mlnt teacher": {"color": "#0072B2", "linestyle": "-"},
 }
 
+MOST_PANELS = 8  # of more iterations the last ones are drawn
+MOST_EPOCHS = 10**9
+
 WIDTH, HEIGHT = 360, 220  # of a panel, in units of its drawing
 LEFT, RIGHT, TOP, BOTTOM = 38, 10, 12, 34  # margins
 
@@ -78,7 +81,8 @@ def curves(rows: list[dict[str, Any]]) -> list[Curves]:
     part = measured_part(rows)
     baseline = [row for row in rows if row["method"] == "cross_entropy"]
     found = []
-    for iteration in sorted({row["iteration"] for row in rows if row["iteration"] > 0}) or [0]:
+    iterations = sorted({row["iteration"] for row in rows if row["iteration"] > 0}) or [0]
+    for iteration in iterations[-MOST_PANELS:]:
         lines = [_line(baseline, "student", part, "cross entropy", "baseline")]
         own = [row for row in rows if row["iteration"] == iteration > 0]
         for model in ("student", "teacher") if own else ():
@@ -90,7 +94,11 @@ def curves(rows: list[dict[str, Any]]) -> list[Curves]:
 
 def _line(rows: list[dict[str, Any]], model: str, part: str, name: str, style: str) -> Line:
     with_part = [row for row in rows if row.get(model, {}).get(part) is not None]
-    return Line(name, style, [(row["epoch"], row[model][part]) for row in with_part])
+    points = [(row["epoch"], row[model][part]) for row in with_part]
+    for epoch, value in points:
+        if not (0 < epoch < MOST_EPOCHS and 0 <= value <= 100):
+            raise ValueError(f"an accuracy of {value} in epoch {epoch}")
+    return Line(name, style, points)
 
 
 def drawings(panels: list[Curves]) -> list[Drawing]:

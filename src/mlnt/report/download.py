@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mlnt.label_issues import harmless
+from mlnt.texts import harmless
 
 
 def label_cells(classes: Sequence[str]) -> tuple[list[str], str]:

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from mlnt.errors import InputError
+from mlnt.files import open_text
 from mlnt.gallery import MOST_SAMPLES, shortened
-from mlnt.label_issues import COLUMNS, harmless
+from mlnt.label_issues import COLUMNS
+from mlnt.texts import harmless
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def read_findings(path: Path, classes: Sequence[str], flagged: int) -> Findings:
     index, given, suggested, score = [], [], [], []
     suspects: list[Suspect] = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with open_text(path) as file:
             rows = csv.reader(file)
             columns = {name: place for place, name in enumerate(next(rows, ()))}
             if not columns.keys() >= set(COLUMNS):
@@ -154,6 +156,8 @@ def read_findings(path: Path, classes: Sequence[str], flagged: int) -> Findings:
                 given.append(number[label])
                 suggested.append(number[other])
                 score.append(float(suspicion))
+                if not 0 <= score[-1] <= 1:
+                    raise ValueError(f"the score of {position} lies outside [0, 1]")
                 is_suspect = len(index) <= flagged and given[-1] != suggested[-1]
                 if is_suspect and len(suspects) < MOST_SAMPLES:
                     suspects.append(
@@ -164,7 +168,7 @@ def read_findings(path: Path, classes: Sequence[str], flagged: int) -> Findings:
                     )  # fmt: skip
     except FileNotFoundError:
         raise InputError(f"no {path}; the run has not finished") from None
-    except (OSError, ValueError, LookupError, csv.Error) as error:
+    except (OSError, ValueError, TypeError, LookupError, csv.Error) as error:
         raise InputError(f"{path} is damaged: {error}") from None
     if not index:
         raise InputError(f"{path} is damaged: it holds no labels")

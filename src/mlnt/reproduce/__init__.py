@@ -18,6 +18,7 @@ from mlnt.reproduce.places import Place, find_place
 from mlnt.reproduce.results import Row, Spread, collect
 from mlnt.reproduce.sheet import draw_filtered
 from mlnt.reproduce.tables import ResultTable
+from mlnt.runs import RunFolder
 from mlnt.training import Watcher
 
 __all__ = ["EXPERIMENTS", "Outcome", "ResultTable", "Row", "Spread", "run_experiment"]
@@ -73,15 +74,17 @@ def run_experiment(
     experiment = EXPERIMENTS[what]
     place = find_place(what, experiment, data, fast)
     every = plan(experiment, place, seeds, out, settings)
-    check_finished(every)
+    with RunFolder(out).expect_intact():
+        check_finished(every)
     chosen = choose(every, cells)
     failed = run_cells(chosen, device, deadline, watchers, show, tell)
     iterations = every[0].settings.iterations
-    rows = collect(experiment, list(experiment.lines(iterations)), place.noises, every)
-    table = ResultTable(
-        _title(experiment, place, fast), place.name, tuple(rows), _note(place, rows)
-    )
-    files = [*_write_table(table, out), *_draw(what, experiment, place, table, every, out)]
+    with RunFolder(out).expect_intact():
+        rows = collect(experiment, list(experiment.lines(iterations)), place.noises, every)
+        table = ResultTable(
+            _title(experiment, place, fast), place.name, tuple(rows), _note(place, rows)
+        )
+        files = [*_write_table(table, out), *_draw(what, experiment, place, table, every, out)]
     finished = sum(cell.is_finished for cell in chosen)
     return Outcome(table, tuple(files), finished, len(chosen), failed)
 
@@ -102,10 +105,10 @@ def _note(place: Place, rows: Sequence[Row]) -> str:
 
 def _write_table(table: ResultTable, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
-    paths = [out / "table.md", out / "table.csv"]
-    for path, text in zip(paths, (table.to_markdown(), table.to_csv()), strict=True):
-        path.write_text(text, encoding="utf-8")
-    return paths
+    texts = {"table.md": table.to_markdown(), "table.csv": table.to_csv()}
+    for name, text in texts.items():
+        RunFolder(out).write_text(name, text)
+    return [out / name for name in texts]
 
 
 def _draw(

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlnt.data.array_files import read_npz
 from mlnt.data.cifar10 import find_cifar10
 from mlnt.data.clothing1m import lists_folder
 from mlnt.data.folders import image_folder_parts
-from mlnt.data.label_files import read_npz, read_pt
+from mlnt.data.label_files import read_pt
 from mlnt.errors import InputError
 from mlnt.reproduce.annotators import annotated_digits
 from mlnt.reproduce.experiments import Experiment

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from mlnt.reproduce.experiments import LED, Line, symbol_of
 from mlnt.reproduce.results import Row
+from mlnt.texts import harmless, markdown_cell, visible
 
 LEGEND = (
     "Test accuracy in %, mean ± standard error over n seeds. best: at the epoch chosen by "
@@ -64,7 +65,7 @@ class Grid:
             for row in rows
         ]
         rule = f"| {' | '.join('-' * width for width in widths)} |"
-        return "\n".join([self.title, "", texts[0], rule, *texts[1:]]) + "\n"
+        return "\n".join([markdown_cell(self.title), "", texts[0], rule, *texts[1:]]) + "\n"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class ResultTable:
     def to_rich(self) -> RenderableType:
         parts: list[RenderableType] = []
         for grid in self._grids():
-            parts += [Text(grid.title, style="bold"), grid.to_rich(), ""]
+            parts += [Text(visible(grid.title), style="bold"), grid.to_rich(), ""]
         return Group(*parts, Text(self._legend(), style="dim"))
 
     def to_markdown(self) -> str:
@@ -94,10 +95,11 @@ class ResultTable:
         for row in self.rows:
             ours = (row.best.mean, row.best.error, row.last.mean, row.last.error)
             value, error = ("", "") if row.paper is None else (row.paper.value, row.paper.error)
+            names = (harmless(row.setting), harmless(self.data))
             rest = (row.wrong.mean, row.peak.mean, row.peak.error)
             writer.writerow(
                 [row.method, row.model, row.iteration, row.noise, row.n, *map(_exact, ours), value,
-                 _exact(row.difference), error, row.setting, self.data, *map(_exact, rest)]
+                 _exact(row.difference), error, *names, *map(_exact, rest)]
             )  # fmt: skip
         return file.getvalue()
 
