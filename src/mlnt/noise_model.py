@@ -41,6 +41,8 @@ CHUNK = 4_096
 FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
 TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
 UNMIXING_STEPS = 30
+# In the ranking: the longer, the more weights reach zero, and what is merely hard looks like noise.
+RANKING_STEPS = 8
 TRANSITION_STEPS = 60
 TINY = 1e-12
 LEAST = 1e-6  # probability: nothing is surer than one in a million
@@ -88,7 +90,8 @@ def judge(
     chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
     _, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
 
-    posterior_NC, _ = _posterior(unmix(smooth_NC, anchors(smooth_NC, labels_N)), labels_N, SOFT)
+    rather_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N), RANKING_STEPS)
+    posterior_NC, _ = _posterior(rather_NC, labels_N, SOFT)
     odds_N = _log_odds(_wrong(posterior_NC, labels_N))
     wrong_N = _with_mean(odds_N + OWN_WEIGHT * _log_odds(_wrong(own_NC, labels_N)), rate)
     return Judgement(
@@ -151,11 +154,11 @@ def anchors(smooth_NC: Tensor, labels_N: Tensor) -> Tensor:
     return anchors_CC
 
 
-def unmix(smooth_NC: Tensor, anchors_CC: Tensor) -> Tensor:
+def unmix(smooth_NC: Tensor, anchors_CC: Tensor, steps: int = UNMIXING_STEPS) -> Tensor:
     """Weights q [N, C] of the anchors whose mixture Σ_c q_c a_c is nearest to p̄ (in KL)."""
     classes = smooth_NC.shape[1]
     mixture_NC = 0.5 * smooth_NC + 0.5 / classes
-    for _ in range(UNMIXING_STEPS):
+    for _ in range(steps):
         ratio_NC = smooth_NC / (mixture_NC @ anchors_CC).clamp(min=TINY)
         mixture_NC = mixture_NC * (ratio_NC @ anchors_CC.T)
         mixture_NC = mixture_NC / mixture_NC.sum(1, keepdim=True).clamp(min=TINY)
