@@ -195,7 +195,7 @@ def test_as_a_process(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.strip() == "mlnt: tau must be a number or one of auto, got 'high'"
+    assert done.stderr.strip() == "mlnt: tau must be a number or one of auto, otsu, got 'high'"
 
 
 def test_reproduce_goes_on_where_it_stopped(

@@ -58,7 +58,10 @@ def test_values_become_the_type_of_their_setting(given: dict, name: str, value: 
         ({"epochs": True}, "epochs must be a whole number, got True"),
         ({"lr": float("nan")}, "lr must lie in"),
         ({"lr": float("inf")}, "lr must lie in"),
-        ({"tau": "atuo"}, "tau must be a number or one of auto, got 'atuo'; did you mean 'auto'"),
+        (
+            {"tau": "atuo"},
+            "tau must be a number or one of auto, otsu, got 'atuo'; did you mean 'auto'",
+        ),
         ({"tau": 1.5}, r"tau must lie in \[0, 1\], got 1.5"),
         ({"method": "mltn"}, "did you mean 'mlnt'"),
         ({"flip": "maybe"}, "flip must be true or false"),

@@ -237,7 +237,9 @@ def test_every_experiment_has_a_miniature(what: str, tmp_path: Path) -> None:
 
 
 def test_filtered_images_of_a_run(tmp_path: Path) -> None:
-    outcome = run_experiment("filtered", 1, Path("digits"), tmp_path, device="cpu", **QUICK)
+    outcome = run_experiment(
+        "filtered", 1, Path("digits"), tmp_path, device="cpu", **{**QUICK, "epochs": 3}
+    )
     assert [path.name for path in outcome.files[2:]] == ["filtered.svg", "filtered.png"]
     with Image.open(outcome.files[3]) as picture:
         picture.load()

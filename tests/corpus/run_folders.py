@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from mlnt.checkpoints import checksum_of
 from mlnt.config import fields_by_name
 from mlnt.training import Stage
 
@@ -32,7 +33,8 @@ def cases() -> Iterator[Case]:
     for name, text in RAW.items():
         for file, command in (("config.json", PREDICT), ("summary.json", REPORT)):
             yield _replaced(f"{file}/{name}", file, text, command)
-        yield _replaced(f"metrics.jsonl/{name}", "metrics.jsonl", text, REPORT)
+        # A line that has no end was torn by a kill, and is passed over.
+        yield _replaced(f"metrics.jsonl/{name}", "metrics.jsonl", text + b"\n", REPORT)
         yield _replaced(f"gallery.jsonl/{name}", "gallery.jsonl", text, REPORT)
     for name, text in ISSUES_FILES.items():
         yield _replaced(f"label_issues.csv/{name}", "label_issues.csv", text, ISSUES)
@@ -293,7 +295,8 @@ GALLERY = {
 
 
 def _packed(content: object, tensors: dict | None = None) -> bytes:
-    return save(tensors or {"0": torch.ones(1)}, {"content": json.dumps(content)})
+    tensors, text = tensors or {"0": torch.ones(1)}, json.dumps(content)
+    return save(tensors, {"content": text, "sha256": checksum_of(text, tensors)})
 
 
 # What a run names as its data is given to `train`: nothing else of it may be.
@@ -317,6 +320,11 @@ SOURCES = {
     "labels-of-a-device": {"data": "digits", "labels": "/dev/zero"},
 }
 
+
+def _progress(history: object, steps: object) -> object:
+    return {"pairs": [["progress", {"pairs": [["history", history]]}], ["steps", steps]]}
+
+
 CHECKPOINTS: dict[str, bytes] = {
     "empty": b"",
     "noise": bytes(range(200)),
@@ -329,9 +337,12 @@ CHECKPOINTS: dict[str, bytes] = {
     "tensor-list": _packed({"tensor": [1]}),
     "pairs-number": _packed({"pairs": 3}),
     "pairs-of-lists": _packed({"pairs": [[[1], 2]]}),
-    "history-number": _packed({"pairs": [["history", 3]]}),
-    "history-of-numbers": _packed({"pairs": [["history", [3]], ["steps", 3], ["results", 3]]}),
-    "steps-number": _packed({"pairs": [["history", []], ["steps", 3], ["results", 3]]}),
+    "progress-number": _packed({"pairs": [["progress", 3]]}),
+    "history-number": _packed(_progress(3, 3)),
+    "history-of-numbers": _packed(_progress([3], 3)),
+    "steps-number": _packed(_progress([], 3)),
+    "steps-empty": _packed(_progress([], {"pairs": []})),
+    "epoch-only": _packed(_progress([], {"pairs": [["epoch", {"pairs": [["done", 0]]}]]})),
 }
 
 

@@ -146,7 +146,7 @@ def _state(content: bytes) -> None:
 def _checkpoint(content: bytes) -> None:
     _file("checkpointed/config.json", b"{}")
     _file("checkpointed/checkpoints/mlnt-1.safetensors", content)
-    RunFolder.open(_folder() / "checkpointed").load_checkpoint("mlnt-1")
+    RunFolder.open(_folder() / "checkpointed").checkpoints.load("mlnt-1")
 
 
 def _metrics(content: bytes) -> None:
