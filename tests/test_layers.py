@@ -13,15 +13,15 @@ LAYERS = (
     {"meta"},
     {"evaluation", "gallery", "judging", "label_issues", "noise_model"},
     {"methods"},
-    {"steps"},
+    {"schedule", "steps"},
     {"training"},
     {"filtered", "interruption", "iterations", "journal"},
     {"recipes"},
-    {"report"},
+    {"all_labels", "report"},
     {"api", "prediction"},
     {"export"},
     {"reproduce", "bench", "estimator"},
-    {"terminal", "cli"},
+    {"terminal", "cli", "cli_bench", "cli_settings"},
 )
 
 

@@ -8,7 +8,7 @@ import hashlib
 import math
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from mlnt import __version__
+from mlnt.all_labels import Judged, judge_all_labels
 from mlnt.config import Settings, convert, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.picture_sets import as_read
-from mlnt.data.pictures import printable
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
@@ -36,7 +36,6 @@ from mlnt.journal import RunJournal, SharedJournal, begin
 from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
-from mlnt.noise_model import Judgement
 from mlnt.recipes import Result, check_method, run_recipe, summarise
 from mlnt.report import write_report
 from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
@@ -176,7 +175,7 @@ def train(
         stack.enter_context(computing(chosen, device))
         result = run_recipe(trainer, new_model, prepared.classes)
         summary = {**summarise(result, trainer), "noise": noise}
-        judged = _judge_all_labels(result, prepared)
+        judged = judge_all_labels(result, prepared)
         if test is not None:
             probabilities = predict_probabilities(result.model, test.inputs, world)
             summary["test_by_class"] = accuracy_by_class(probabilities, test.labels)
@@ -334,68 +333,12 @@ def _name_of_model(own_model: Any) -> str:
     return getattr(own_model, "__name__", type(own_model).__name__)
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """All labels the data came with, held-out ones too, in the order they came."""
-
-    labels: Tensor  # [N]
-    judgement: Judgement
-    kept: list[bool | None]  # by the last mentor; None where none was asked
-    texts: list[str] | None
-
-
-def _judge_all_labels(result: Result, dataset: Dataset) -> _Judged:
-    train, held_out = dataset.train, dataset.validation
-    kept: list[bool | None] = [None] * len(train)
-    if result.kept is not None:
-        kept = [False] * len(train)
-        for index in result.kept.indices.tolist():
-            kept[index] = True
-    if dataset.train_indices is None or dataset.held_out_indices is None or held_out is None:
-        texts = None if train.texts is None else [printable(text) for text in train.texts]
-        places = torch.arange(len(train))
-        return _Judged(train.labels, _of(result.judgement, places, [train]), kept, texts)
-    # Nobody trained on the held-out labels, so the model's opinion of them is worth as much.
-    order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
-    everything = [*kept, *[None] * len(held_out)]
-    all_texts = [*(train.texts or ()), *(held_out.texts or ())]
-    return _Judged(
-        labels=torch.cat([train.labels, _as_given(held_out)])[order],
-        judgement=_of(result.judgement, order, [train, held_out]),
-        kept=[everything[i] for i in order.tolist()],
-        texts=[printable(all_texts[i]) for i in order.tolist()] if all_texts else None,
-    )
-
-
-def _of(judgement: Judgement, places: Tensor, splits: Sequence[Split]) -> Judgement:
-    """The judgement of the samples at these places, where pictures that nobody saw are innocent."""
-    posterior_NC, wrong_N = judgement.posterior.cpu().clone(), judgement.wrong.cpu().clone()
-    start = 0
-    for split in splits:
-        if isinstance(split.inputs, ImageFiles):
-            for index in split.inputs.unreadable():
-                posterior_NC[start + index] = 0.0
-                posterior_NC[start + index, _as_given(split)[index]] = 1.0
-                wrong_N[start + index] = 0.0
-        start += len(split)
-    return replace(
-        judgement,
-        posterior=posterior_NC[places],
-        wrong=wrong_N[places],
-        transition=judgement.transition.cpu(),
-    )
-
-
-def _as_given(split: Split) -> Tensor:
-    return split.labels if split.given_labels is None else split.given_labels
-
-
 def _write_result(
     run: RunFolder,
     result: Result,
     summary: dict[str, Any],
     issues: LabelIssues,
-    judged: _Judged,
+    judged: Judged,
     dataset: Dataset,
 ) -> None:
     classes = dataset.classes

@@ -3,6 +3,7 @@
 Axes: B batch, C classes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ class Rates:
     lam: float | Tensor  # λ
 
 
-class Method:
+class Method(ABC):
     """Trains `models` by `optimizer`.
 
     On a GPU a step is recorded once and played back: what changes from step to step lies in
@@ -41,15 +42,15 @@ class Method:
         """Divide the work with the other processes from now on."""
         self.world = world
 
+    @abstractmethod
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """One training step; returns losses and the like, as tensors still on the device.
 
         `batch` comes from all training data, `class_batch` from what the mentor kept; without a
         mentor they are the same batch.
         """
-        raise NotImplementedError
 
-    def epoch_ends(self, epoch: int) -> None:
+    def epoch_ends(self, epoch: int) -> None:  # noqa: B027 (most have nothing to do)
         """Called by the host after the steps of each epoch, from 1, and before evaluation."""
 
     def tensors(self) -> dict[str, Tensor]:
