@@ -42,7 +42,7 @@ FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
 TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
 UNMIXING_STEPS = 30
 # In the ranking: the longer, the more weights reach zero, and what is merely hard looks like noise.
-RANKING_STEPS = 8
+RANKING_STEPS = 6
 TRANSITION_STEPS = 60
 TINY = 1e-12
 LEAST = 1e-6  # probability: nothing is surer than one in a million
