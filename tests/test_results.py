@@ -13,13 +13,13 @@ from PIL import Image
 from mlnt import cli
 from mlnt.config import make_settings
 from mlnt.errors import InputError
-from mlnt.reproduce import EXPERIMENTS, places, run_experiment, write_results
+from mlnt.reproduce import EXPERIMENTS, _write_sheets, places, run_experiment, write_results
 from mlnt.reproduce.cells import plan
 from mlnt.reproduce.naming import schedule_of, without_folders
 from mlnt.reproduce.page import COLUMNS, PAGE, TABLE, to_csv, to_markdown
 from mlnt.reproduce.places import Place
 from mlnt.reproduce.recorded import read_recorded
-from mlnt.reproduce.sheet import SHEET, write_sheet
+from mlnt.reproduce.sheet import SHEET
 from recorded_runs import make_run
 
 ROOT = Path(__file__).parent.parent
@@ -284,13 +284,26 @@ def test_sheets_travel_and_are_small(tmp_path: Path) -> None:
     place = Place("CIFAR-10", "cifar10-fast", ("symmetric:0.5",), lambda noise: arguments)
     (cell,) = plan(experiment, place, 1, tmp_path / "out", {})
     make_run(cell.folder)
-    assert write_sheet(cell, "title") is None, "nothing was filtered"
+    assert _write_sheets(experiment, place, [cell]) == [], "nothing was filtered"
     lines = ["index,given,mentor,given_probability,mentor_probability"]
     lines += [f"{index},cat,dog,0.01,0.9" for index in range(90)]
     (cell.folder / "filtered.csv").write_text("\n".join(lines) + "\n")
-    sheet = write_sheet(cell, "title")
+    (sheet,) = _write_sheets(experiment, place, [cell])
     assert sheet == cell.folder / SHEET
     assert 20_000 < sheet.stat().st_size < 300_000
     write_results([tmp_path / "out"], tmp_path / "results")
     assert (tmp_path / "results" / AT_50 / SHEET).read_bytes() == sheet.read_bytes()
     assert f"](results/{AT_50}/{SHEET})" in (tmp_path / PAGE).read_text(encoding="utf-8")
+
+
+def test_figures_of_an_experiment_travel(tmp_path: Path) -> None:
+    make_run(tmp_path / "out/cells/mlnt/symmetric-0.5/seed-0")
+    picture = tmp_path / "out/sweep-m.png"
+    picture.write_bytes(b"no picture")
+    with pytest.raises(InputError, match="is no PNG"):
+        write_results([tmp_path / "out"], tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+    Image.new("L", (2, 2)).save(picture)
+    write_results([tmp_path / "out"], tmp_path / "results")
+    assert (tmp_path / "results/cifar10/sweep-m.png").read_bytes() == picture.read_bytes()
+    assert "](results/cifar10/sweep-m.png)" in (tmp_path / PAGE).read_text(encoding="utf-8")

@@ -89,6 +89,7 @@ def draw_stages(
     if shown:
         low, high = np.quantile(shown, LOWEST_SHOWN), max(shown)
         axis.set_ylim(low - 0.05 * (high - low) - 0.5, high + 0.05 * (high - low) + 0.5)
+    axis.set_xlim(0.5, begin + 0.5)
     axis.set_xlabel("epoch")
     axis.set_ylabel("accuracy on clean test data, %")
     _tidy(axis)

@@ -5,6 +5,7 @@ What would be mixed up there is refused before anything is written.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from mlnt.reproduce.sheet import SHEET
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.storage import write_aside
 
-MOST_PICTURE = 300_000  # bytes
+MOST_PICTURE = 2**20  # bytes
 DPI = 90
 
 
@@ -64,9 +65,12 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
     if not replace:
         _check_places(incoming)
     _check_seeds(incoming, results)
+    pictures = _read_figures(folders, incoming, results)
     for found in incoming:
         _write(found)
-    written = _copy_figures(folders, incoming, results)
+    for path, content in pictures.items():
+        write_aside(path, partial(Path.write_bytes, data=content))
+    written = list(pictures)
     runs = read_recorded(results)
     changed = {found.target.parent for found in incoming}
     for group in grouped(runs):
@@ -170,7 +174,9 @@ def _write(found: _Found) -> None:
         raise InputError(f"cannot write to {run.path}: {error}") from None
 
 
-def _copy_figures(folders: Iterable[Path], incoming: Sequence[_Found], results: Path) -> list[Path]:
+def _read_figures(
+    folders: Iterable[Path], incoming: Sequence[_Found], results: Path
+) -> dict[Path, bytes]:
     """What `mlnt reproduce` drew: sheets beside their cell, figures of an experiment by data."""
     sources = {found.target.parent / SHEET: found.source / SHEET for found in reversed(incoming)
                if (found.source / SHEET).is_file()}  # fmt: skip
@@ -181,16 +187,14 @@ def _copy_figures(folders: Iterable[Path], incoming: Sequence[_Found], results: 
         if len(data) == 1:
             own = results / data.pop()
             sources |= {own / path.name: path for path in drawn if path.is_file()}
-    for target, source in sources.items():
-        _copy_picture(source, target)
-    return sorted(sources)
+    return {target: _read_picture(source) for target, source in sorted(sources.items())}
 
 
-def _copy_picture(source: Path, target: Path) -> None:
-    content = read_file(source, MOST_PICTURE)
+def _read_picture(path: Path) -> bytes:
+    content = read_file(path, MOST_PICTURE)
     if not content.startswith(b"\x89PNG"):
-        raise InputError(f"{source} is no PNG")
-    write_aside(target, lambda path: path.write_bytes(content))
+        raise InputError(f"{path} is no PNG")
+    return content
 
 
 def _draw_group(group: Group, changed: set[Path]) -> list[Path]:
