@@ -174,6 +174,27 @@ def test_schedules_stand_beside_each_other(tmp_path: Path) -> None:
     assert "cifar10,symmetric:0.5,mlnt (paper),teacher,3,0,90.0000" in table
 
 
+def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", noise="symmetric:0.2", preset="cifar10", rho=0.1),
+        make_run(tmp_path / "b", noise="matrix:/home/somebody/t.csv", validation="noisy"),
+        make_run(tmp_path / "c", data="shirts", preset="image", noise="none", validation="noisy"),
+        make_run(tmp_path / "d", preset="clothing1m", seed=3),
+    ]
+    write_results(runs, tmp_path / "results")
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    commands = re.findall("^mlnt .*", page, flags=re.MULTILINE)
+    assert commands == [
+        "mlnt reproduce table1 --data CIFAR10 --cells mlnt/symmetric-0.5 --seeds 4"
+        "  # and the settings in config.json",
+        "mlnt train CIFAR10 --preset cifar10-fast --noise matrix:t.csv --validation noisy "
+        "--method mlnt --seed 0",
+        "mlnt train CIFAR10 --preset cifar10 --noise symmetric:0.2 --validation clean "
+        "--method mlnt --seed 0 --rho 0.1",
+        "mlnt train shirts --method mlnt --seed 0",
+    ]
+
+
 def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "results"
     write_results([make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1)], results)

@@ -33,6 +33,7 @@ COLUMNS = (
     "data", "noise", "method", "model", "iteration", "seed", "best", "last", "minutes", "machine",
     "commit",
 )  # fmt: skip
+FOLDERS = {"cifar10": "CIFAR10", "cifar10n": "CIFAR10"}  # as commands name them
 NOT_RUN, UNKNOWN = "not run", "–"
 SHORT_COMMIT = 10
 TABLES = ("table1", "table2", "cifar10n")  # what the experiment consists of
@@ -202,28 +203,47 @@ def _models(row: Row, has_paper: bool) -> tuple[str, ...]:
 
 def _commands(group: Group) -> list[str]:
     """One for each method, as somebody would give it who has the data in a folder."""
-    parts = group.schedule.split(",") if group.schedule else []
-    is_paper = parts[:1] == [PAPER]
-    changes = [text for part in parts[is_paper:] for text in ("--set", part)]
+    parts = [part for part in group.schedule.split(",") if part not in ("", PAPER)]
+    # So many settings differ that a digest stands for them.
+    note = "  # and the settings in config.json" if any(map(_is_digest, parts)) else ""
+    changes = [part for part in parts if not _is_digest(part)]
     commands = []
     for method in dict.fromkeys(run.settings.method for run in group.runs):
-        seeds = sorted(run.settings.seed for run in group.of(method))
+        runs = group.of(method)
         if group.experiment:
-            data = "CIFAR10" if group.data in NAMES else group.data
-            words = ["mlnt", "reproduce", group.experiment, "--data", data]
-            words += ["--fast"] if group.data in NAMES and not is_paper else []
-            words += ["--cells", f"{method}/{group.noise.replace(':', '-')}", "--seeds"]
-            commands.append(shlex.join([*words, str(seeds[-1] + 1), *changes]))
+            commands.append(_reproduce(group, runs, changes) + note)
         else:
-            words = ["mlnt", "train", group.data, "--noise", group.noise, "--method", method]
-            words += [text for part in parts for text in _option(part)]
-            commands += [shlex.join([*words, "--seed", str(seed)]) for seed in seeds]
+            commands += [_train(run, changes) + note for run in runs]
     return [one_line(command) for command in commands]
 
 
-def _option(part: str) -> tuple[str, str]:
-    name, _, value = part.partition("=")
-    return (f"--{name.replace('_', '-')}", value)
+def _is_digest(part: str) -> bool:
+    return part.startswith("settings=")
+
+
+def _reproduce(group: Group, runs: Sequence[Recorded], changes: Sequence[str]) -> str:
+    data, last = runs[0].data, max(run.settings.seed for run in runs)
+    words = ["mlnt", "reproduce", group.experiment, "--data", FOLDERS.get(data, data)]
+    words += ["--fast"] if data in NAMES and not _is_paper(runs[0]) else []
+    words += ["--cells", f"{runs[0].settings.method}/{group.noise.replace(':', '-')}"]
+    words += ["--seeds", str(last + 1)]
+    return shlex.join([*words, *(text for change in changes for text in ("--set", change))])
+
+
+def _train(run: Recorded, changes: Sequence[str]) -> str:
+    settings, preset = run.settings, "cifar10" if _is_paper(run) else "cifar10-fast"
+    words = ["mlnt", "train", FOLDERS.get(run.data, run.data)]
+    words += ["--preset", preset] if run.data in NAMES else []
+    if settings.noise != "none":
+        words += ["--noise", run.noise, "--validation", settings.validation]
+    words += ["--method", settings.method, "--seed", str(settings.seed)]
+    for name, _, value in (change.partition("=") for change in changes):
+        words += [] if name == "validation" else [f"--{name.replace('_', '-')}", value]
+    return shlex.join(words)
+
+
+def _is_paper(run: Recorded) -> bool:
+    return run.schedule.split(",")[0] == PAPER
 
 
 FACT_HEADINGS = (
