@@ -16,12 +16,13 @@ from mlnt.bench.floor import KernelTime, convolution_floor, floor_of_cross_entro
 from mlnt.bench.plot import draw_bench
 from mlnt.bench.profile import kind_of
 from mlnt.bench.rows import Row
-from mlnt.bench.steps import commit, faster_engine, ratios
+from mlnt.bench.steps import faster_engine, ratios
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.meta.labels import synthetic_labels
 from mlnt.methods import MLNT, Rates
 from mlnt.models import SmallConv
+from mlnt.origin import commit
 
 TINY = ("--steps", "1", "--sets", "2", "--batch-size", "4")
 

@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "mlnt"
 # Each layer may import from itself and from those before it.
 LAYERS = (
     {"_openmp", "errors", "files", "packing", "texts", "distributed", "farewell", "storage"},
-    {"checkpoints", "config", "runs", "device"},
+    {"checkpoints", "config", "runs", "device", "origin"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},
     {"evaluation", "gallery", "judging", "label_issues", "noise_model"},

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,38 @@ def test_stopped_again_and_again(tmp_path: Path, whole: Path) -> None:
             stops += 1
     assert stops == 4 * EPOCHS * (ITERATIONS + 1) // 5
     assert_same_end(folder, whole)
+
+
+def test_goes_on_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other commits: config.json names each once."""
+    folder = tmp_path / "run"
+    monkeypatch.setenv("MLNT_COMMIT", "first")
+    with pytest.raises(Stopped):
+        train(folder, watchers=[StopAfter(3, 2)])
+    for name in ("second", "second", "first"):
+        monkeypatch.setenv("MLNT_COMMIT", name)
+        with pytest.raises(Stopped):
+            train(folder, resume=True, watchers=[StopEvery(1)])
+    train(folder, resume=True)
+    config = RunFolder(folder).read_json("config.json")
+    assert config["machine"]
+    assert config["commit"] == "first"
+    assert config["continued"] == [{"machine": config["machine"], "commit": "second"}]
+
+
+def test_the_time_of_all_processes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Watcher):
+        def epoch_ends(self, row: dict[str, Any]) -> None:
+            hours.append(3600)
+
+    hours: list[float] = []
+    real = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + sum(hours))
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(folder, watchers=[Slow(), StopAfter(1, 2)])
+    hours.clear()
+    assert 3600 <= train(folder, resume=True).summary["seconds"] < 7200
 
 
 def test_the_end_of_a_stage_may_be_left_out(

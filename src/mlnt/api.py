@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import math
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from mlnt.journal import RunJournal, SharedJournal, begin
 from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
+from mlnt.origin import commit, machine_name
 from mlnt.recipes import Result, check_method, run_recipe, summarise
 from mlnt.report import write_report
 from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
@@ -96,6 +98,7 @@ def train(
     deadline by time.monotonic: stops before it, in the middle of an epoch too; raises `Stopped`
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
+    began = time.perf_counter()
     world = join()
     if isinstance(model, str):
         settings["model"] = model
@@ -164,6 +167,7 @@ def train(
             config["source"] = _source(data, options)
             config["reasons"] = dict(by_data.reasons)
             config["job"] = job()
+            config |= {"machine": machine_name(device), "commit": commit()}
             stack.enter_context(run.locked())
             trainer.journal = journal = begin(run, config, chosen, resume)
             stack.enter_context(_telling_what_is_left(run, journal))
@@ -184,6 +188,9 @@ def train(
         summary["label_issues"] = issues.in_words()
         if isinstance(train_split.inputs, ImageFiles):
             summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
+        # The rest, such as judging labels, is done again by a process that goes on: counted once.
+        earlier = sum(stage.earlier for stage in result.stages)
+        summary["seconds"] = earlier + time.perf_counter() - began
         if run is not None:
             summary["checkpoints"] = journal.cost()
             with run.writing():

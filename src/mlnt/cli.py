@@ -329,6 +329,29 @@ def reproduce_command(
         raise typer.Exit(interruption.status or 1)
 
 
+@app.command()
+def results(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="run folders, or the --out of reproduce; none: only the page anew"),
+    ] = None,
+    to: Annotated[Path, typer.Option(help="folder that keeps the results")] = Path("results"),
+    replace: Annotated[
+        bool, typer.Option("--replace", help="take the place of a run with other settings")
+    ] = False,
+) -> None:
+    """Write finished runs down: their small files, summary.csv and RESULTS.md, without weights.
+
+    RESULTS.md lies beside the folder of the results, and is made from what is in it alone.
+    """
+    record = reproduce.write_results(folders or [], to, replace)
+    for folder in record.unfinished:
+        console.print(f"not finished, left out: {folder}", style="yellow", soft_wrap=True)
+    for folder in record.copied:
+        console.print(f"run: {folder}", soft_wrap=True)
+    console.print(f"written: {', '.join(map(str, record.files))}", soft_wrap=True)
+
+
 def _changes(texts: list[str]) -> dict[str, Any]:
     """{"model": "resnet18"} from ["model=resnet18"]."""
     for text in texts:

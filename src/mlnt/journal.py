@@ -138,10 +138,22 @@ def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bo
             run.checkpoints.remove()  # if it was killed in its very last moment
             raise InputError(f"{run.path} has come to its end; `mlnt report {run.path}` shows it")
         with run.expect_intact():
-            check_same(run.read_json(CONFIG), config, str(run.path))
+            was = run.read_json(CONFIG)
+            check_same(was, config, str(run.path))
+            _note_origin(run, was, config)
     else:
         run.create(config)
     return RunJournal(run, settings)
+
+
+def _note_origin(run: RunFolder, was: dict[str, Any], now: dict[str, Any]) -> None:
+    """Where a run goes on on another machine or with another commit, config.json says so."""
+    names = ("machine", "commit")
+    known = [was, *was.get("continued", [])]
+    here = {name: now[name] for name in names}
+    if all(any(place.get(name) != here[name] for name in names) for place in known):
+        with run.writing():
+            run.write_json(CONFIG, {**was, "continued": [*known[1:], here]})
 
 
 def check_same(was: dict[str, Any], now: dict[str, Any], where: str) -> None:

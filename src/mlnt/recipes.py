@@ -60,7 +60,6 @@ class Result:
     judgement: Judgement  # of the training labels by that model, then of the held-out ones
     kept: Kept | None  # what the last filter left
     filters: list[dict[str, Any]]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,6 @@ def run_recipe(
         probabilities=probabilities_NC,
         judgement=judge(model, probabilities_NC),
         filters=led.filters,
-        seconds=sum(stage.seconds for stage in led.stages),
     )
 
 
@@ -217,7 +215,6 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
             "best": result.chosen.best.best,
         },
         "filters": result.filters,
-        "seconds": result.seconds,
     }
     if train.true_labels is not None:
         wrong_N = train.labels != train.true_labels

@@ -135,6 +135,7 @@ class StageResult:
     results: dict[str, ModelResult]
     history: list[dict[str, Any]]
     seconds: float
+    earlier: float = 0.0  # of them in processes before this one
 
     @property
     def best_name(self) -> str:
@@ -187,7 +188,7 @@ class Trainer:
         found = self.journal.load(stage)
         if found is not None:
             _take_up(found, stage, runner, progress)
-        history = progress.history
+        history, earlier = progress.history, progress.seconds
         clock = _Clock(progress)
 
         def save(end: bool = False, must: bool = False) -> None:
@@ -230,7 +231,9 @@ class Trainer:
         except Stopped:
             save(must=True)
             raise
-        return StageResult(stage, dict(method.models), progress.results, history, _seconds(history))
+        return StageResult(
+            stage, dict(method.models), progress.results, history, _seconds(history), earlier
+        )
 
     def _epoch(
         self,

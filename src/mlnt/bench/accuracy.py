@@ -21,7 +21,6 @@ from rich.table import Table
 
 from mlnt.bench.clock import durations_ms
 from mlnt.bench.rows import RATES, free
-from mlnt.bench.steps import commit, machine_name
 from mlnt.config import Settings, make_settings
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, open_dataset
@@ -33,6 +32,7 @@ from mlnt.iterations import best_model
 from mlnt.meta.teacher import copy_model
 from mlnt.methods import MLNT, CrossEntropy
 from mlnt.models import build_model, check_output
+from mlnt.origin import commit, machine_name
 from mlnt.runs import RunFolder
 from mlnt.steps import Steps
 from mlnt.training import ModelResult, Stage, Trainer

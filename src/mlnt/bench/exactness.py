@@ -22,7 +22,6 @@ from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 from mlnt.api import train
-from mlnt.bench.steps import about
 from mlnt.config import make_settings
 from mlnt.data.sources import Split
 from mlnt.device import computing, pick_device, weight_type
@@ -30,6 +29,7 @@ from mlnt.meta.folded import folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
 from mlnt.methods import MLNT, Rates
 from mlnt.models import MLP, PreActResNet32
+from mlnt.origin import about
 from mlnt.steps import Steps
 
 FLOAT64_LIMIT, DEEP_LIMIT = 1e-9, 1e-6  # torchvision's networks amplify rounding layer by layer

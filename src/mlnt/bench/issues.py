@@ -25,7 +25,6 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from mlnt.bench.rows import free
-from mlnt.bench.steps import commit, machine_name
 from mlnt.config import Settings
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.prepare import Seeds, hold_out, prepare
@@ -37,6 +36,7 @@ from mlnt.evaluation import found_errors, predict_probabilities
 from mlnt.iterations import best_model
 from mlnt.methods import CrossEntropy
 from mlnt.models import build_model
+from mlnt.origin import commit, machine_name
 from mlnt.recipes import Recipe
 from mlnt.runs import RunFolder
 from mlnt.training import Stage, Trainer, model_name

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from mlnt.bench.clock import durations_ms
 from mlnt.bench.rows import RATES, SHAPES, Case, bench_network, own_steps
-from mlnt.bench.steps import about
 from mlnt.device import pick_device
 from mlnt.errors import InputError
+from mlnt.origin import about
 
 STEPS = 5
 KINDS = {

@@ -32,11 +32,11 @@ from rich.table import Table
 from torch import nn
 
 from mlnt.bench.rows import RATES, Case, bench_network, own_steps
-from mlnt.bench.steps import about
 from mlnt.config import PRESETS, Settings
 from mlnt.device import pick_device
 from mlnt.distributed import World, join, most_columns
 from mlnt.errors import InputError, TrainingError
+from mlnt.origin import about
 
 MODEL, BATCH, SETS = "small_conv", 128, 4
 PROCESSES = (1, 2, 4)

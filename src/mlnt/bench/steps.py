@@ -2,13 +2,8 @@
 
 import dataclasses
 import importlib
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
@@ -17,6 +12,7 @@ from mlnt.bench.result import BenchResult, Floor
 from mlnt.bench.rows import SHAPES, Case, Row, bench_network, one_line, time_case
 from mlnt.device import pick_device
 from mlnt.errors import InputError, did_you_mean
+from mlnt.origin import about
 
 RESNET50 = "torchvision:resnet50"
 PAPER_STEPS = 120 * 351  # epochs · batches of 128 in 45,000 training samples, of one iteration
@@ -208,43 +204,3 @@ def _floor(model: str, batch_size: int, sets: int, device: torch.device) -> Floo
     return Floor(
         kind, tuple(kernels), floor_of_mlnt(kernels, sets), floor_of_cross_entropy(kernels)
     )
-
-
-def about(device: torch.device) -> dict[str, str]:
-    """What every file of figures says of where it comes from."""
-    return {
-        "machine": machine_name(device),
-        "commit": commit(),
-        "torch": torch.__version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def machine_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()}, {torch.get_num_threads()} of {os.cpu_count()} cores"
-
-
-def commit() -> str:
-    """Commit of the source tree this file is in, with +changes; `unknown` outside of one.
-
-    The variable MLNT_COMMIT says it for a tree that was copied without its history.
-    """
-    if "MLNT_COMMIT" in os.environ:
-        return os.environ["MLNT_COMMIT"]
-    package = Path(__file__).resolve().parent.parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=package, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        # Installed below somebody else's repository, their commit would say nothing.
-        if Path(git("rev-parse", "--show-toplevel")) / "src" / "mlnt" != package:
-            return "unknown"
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

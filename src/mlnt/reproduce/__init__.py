@@ -1,6 +1,7 @@
 """The paper's tables and figures, and experiments of our own, run again by one command.
 
 experiments (data) -> places -> cells, run one after another -> results -> tables, figures, sheet
+finished cells -> record: their small files -> recorded -> page: RESULTS.md, summary.csv
 """
 
 import math
@@ -15,13 +16,24 @@ from mlnt.reproduce.cells import Cell, Show, Tell, check_finished, choose, plan,
 from mlnt.reproduce.experiments import EXPERIMENTS, Experiment
 from mlnt.reproduce.figures import draw_progress, draw_sweep, save_figure
 from mlnt.reproduce.places import Place, find_place
+from mlnt.reproduce.record import Record, write_results
+from mlnt.reproduce.recorded import noise_words
 from mlnt.reproduce.results import Row, Spread, collect
-from mlnt.reproduce.sheet import draw_filtered
+from mlnt.reproduce.sheet import draw_filtered, write_sheet
 from mlnt.reproduce.tables import ResultTable
 from mlnt.runs import RunFolder
 from mlnt.training import Watcher
 
-__all__ = ["EXPERIMENTS", "Outcome", "ResultTable", "Row", "Spread", "run_experiment"]
+__all__ = [
+    "EXPERIMENTS",
+    "Outcome",
+    "Record",
+    "ResultTable",
+    "Row",
+    "Spread",
+    "run_experiment",
+    "write_results",
+]
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,7 @@ def run_experiment(
             _title(experiment, place, fast), place.name, tuple(rows), _note(place, rows)
         )
         files = [*_write_table(table, out), *_draw(what, experiment, place, table, every, out)]
+        files += _write_sheets(experiment, place, every)
     finished = sum(cell.is_finished for cell in chosen)
     return Outcome(table, tuple(files), finished, len(chosen), failed)
 
@@ -130,3 +143,15 @@ def _draw(
     else:
         figure = draw_filtered(finished[0], table.title)
     return save_figure(figure, out / what)
+
+
+def _write_sheets(experiment: Experiment, place: Place, cells: Sequence[Cell]) -> list[Path]:
+    """Of CIFAR-10, what the mentor filtered out: of one cell for each noise, in its folder."""
+    if place.miniature or experiment.figure or experiment.data not in ("cifar10", "cifar10n"):
+        return []
+    finished = [cell for cell in cells if cell.is_finished and cell.method == "mlnt"]
+    first = {(cell.noise, cell.setting): cell for cell in reversed(finished)}
+    made = [
+        write_sheet(cell, f"{place.name}, {noise_words(cell.noise)}") for cell in first.values()
+    ]
+    return [path for path in made if path is not None]

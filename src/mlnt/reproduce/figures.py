@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mlnt.report import STYLES
 from mlnt.reproduce.cells import Cell
 from mlnt.reproduce.experiments import Experiment, Line, swept_value, symbol_of
-from mlnt.reproduce.paper import find_published
+from mlnt.reproduce.paper import Published, find_published
 from mlnt.reproduce.results import Row, Spread
 from mlnt.runs import RunFolder
 
@@ -23,6 +24,8 @@ NOISE_STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
 )
 GREY = "#777777"
+PROGRESS = "progress.png"
+LOWEST_SHOWN = 0.05  # share of the points below the picture: first epochs, near chance
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
@@ -55,6 +58,64 @@ def draw_progress(cells: Sequence[Cell], title: str) -> Figure:
     figure.legend(lines, names, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(title, fontsize="medium")
     return figure
+
+
+def draw_stages(
+    runs: Sequence[list[dict[str, Any]]], title: str, published: Published | None = None
+) -> Figure:
+    """Test accuracy of student and teacher by epoch, one stage behind the other.
+
+    `runs` are the metrics.jsonl of the seeds; a line is their mean, the band ± one standard error.
+    """
+    figure = Figure(figsize=(9.2, 3.7), layout="constrained")
+    axis = figure.subplots()
+    rows = [row for run in runs for row in run]
+    shown, begin = [], 0
+    for method, iteration in dict.fromkeys((row["method"], row["iteration"]) for row in rows):
+        stage = [row for row in rows if (row["method"], row["iteration"]) == (method, iteration)]
+        for model in ("student", "teacher"):
+            if style := STYLES.get(f"{method} {model}"):
+                shown += _draw_stage(axis, stage, model, begin, style)
+        epochs = max(row["epoch"] for row in stage)
+        name = "cross entropy" if iteration == 0 else f"iteration {iteration}"
+        axis.annotate(name, (begin + epochs / 2, 1), (0, 3), ("data", "axes fraction"),
+                      "offset points", ha="center", fontsize="small")  # fmt: skip
+        begin += epochs
+        axis.axvline(begin + 0.5, color=GREY, linewidth=0.6)
+    if published is not None:
+        dots = (0, (1, 3))
+        text = f"the paper's last teacher, {published.value:.2f}"
+        axis.axhline(published.value, color=GREY, linestyle=dots, label=text)
+    if shown:
+        low, high = np.quantile(shown, LOWEST_SHOWN), max(shown)
+        axis.set_ylim(low - 0.05 * (high - low) - 0.5, high + 0.05 * (high - low) + 0.5)
+    axis.set_xlim(0.5, begin + 0.5)
+    axis.set_xlabel("epoch")
+    axis.set_ylabel("accuracy on clean test data, %")
+    _tidy(axis)
+    lines = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=4, frameon=False)
+    figure.suptitle(f"{title} (n = {len(runs)})", fontsize="medium")
+    return figure
+
+
+def _draw_stage(
+    axis: Any, rows: Sequence[dict[str, Any]], model: str, begin: int, style: dict[str, Any]
+) -> list[float]:
+    """Returns the means that were drawn."""
+    by_epoch: dict[int, list[float]] = {}
+    for row in rows:
+        if (value := _accuracy(row, model, "test")) is not None:
+            by_epoch.setdefault(begin + row["epoch"], []).append(value)
+    spreads = [Spread(tuple(values)) for values in by_epoch.values()]
+    means = [spread.mean for spread in spreads]
+    name = "cross entropy" if rows[0]["iteration"] == 0 else model
+    axis.plot(list(by_epoch), means, label=name, **style)
+    errors = [0.0 if len(spread.values) < 2 else spread.error for spread in spreads]
+    if any(errors):
+        low, high = ([m + sign * e for m, e in zip(means, errors, strict=True)] for sign in (-1, 1))
+        axis.fill_between(list(by_epoch), low, high, color=style["color"], alpha=0.15, linewidth=0)
+    return means
 
 
 def _draw_curve(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from mlnt.data.streaming import batches
 from mlnt.errors import InputError
 from mlnt.filtered import read_filtered
 from mlnt.reproduce.cells import Cell
-from mlnt.runs import FILTERED
+from mlnt.runs import FILTERED, RunFolder
 
 COLUMNS, ROWS = 6, 4
+SHEET, DPI = "filtered.png", 90  # a small picture beside the run's figures
 # Colour-blind safe (Okabe and Ito), and the words say which is which.
 GIVEN, MENTOR, TRUTH = "#D55E00", "#0072B2", "#555555"
 
@@ -35,10 +37,21 @@ def draw_filtered(cell: Cell, title: str) -> Figure:
         axis.axis("off")
     pictures = to_pictures(dataset, [int(issue["index"]) for issue in chosen])
     for axis, issue, picture in zip(axes, chosen, pictures, strict=False):
-        _draw_issue(axis, issue, picture, dataset)
+        _draw_issue(axis, issue, picture, _true_class(dataset, cell, int(issue["index"])))
     heading = f"{title}: {len(filtered)} filtered out, the least probable labels first"
     figure.suptitle(heading, fontsize=10, y=1 - 0.1 / height)
     return figure
+
+
+def write_sheet(cell: Cell, title: str) -> Path | None:
+    """The sheet in the cell's own folder; None where the mentor filtered nothing."""
+    path = cell.folder / SHEET
+    if not path.exists():
+        if not (cell.folder / FILTERED).is_file() or not read_filtered(cell.folder / FILTERED):
+            return None
+        figure = draw_filtered(cell, title)
+        RunFolder(cell.folder).write(SHEET, lambda aside: figure.savefig(aside, dpi=DPI))
+    return path
 
 
 def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
@@ -54,15 +67,21 @@ def _for_opening(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in arguments.items()}
 
 
-def _draw_issue(axis: Any, issue: Mapping[str, str], picture: np.ndarray, dataset: Dataset) -> None:
+def _true_class(dataset: Dataset, cell: Cell, index: int) -> str | None:
+    """Where noise was put in, the labels as they came are the true ones."""
+    split = dataset.train
+    true_N = split.labels if cell.settings.noise != "none" else split.true_labels
+    return None if true_N is None else dataset.classes[int(true_N[index])]
+
+
+def _draw_issue(axis: Any, issue: Mapping[str, str], picture: np.ndarray, true: str | None) -> None:
     axis.imshow(picture, cmap="gray_r" if picture.ndim == 2 else None, interpolation="nearest")
     given, mentor = (
         f"{issue[name]} ({float(issue[f'{name}_probability']):.2f})" for name in ("given", "mentor")
     )
     lines = [(f"given: {given}", GIVEN), (f"mentor: {mentor}", MENTOR)]
-    if dataset.train.true_labels is not None:
-        true = int(dataset.train.true_labels[int(issue["index"])])
-        lines.append((f"true: {dataset.classes[true]}", TRUTH))
+    if true is not None:
+        lines.append((f"true: {true}", TRUTH))
     for place, (text, colour) in enumerate(lines):
         axis.annotate(
             text, (0.5, 0), (0, -3 - 11 * place), "axes fraction", "offset points",

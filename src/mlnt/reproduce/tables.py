@@ -123,7 +123,7 @@ class ResultTable:
         for row in self.rows:
             cells = [label(row.line, short=False), str(row.n), row.best, row.last, row.peak]
             if has_paper:
-                cells += ["" if row.paper is None else row.paper, _signed(row.difference)]
+                cells += ["" if row.paper is None else row.paper, signed(row.difference)]
             grid.lines.append(tuple(map(str, cells)))
         return grid
 
@@ -200,10 +200,10 @@ def _part(line: Line) -> tuple[object, ...]:
 def _beside(row: Row) -> str:
     if row.paper is None:
         return ""
-    return f"{row.paper.value:.2f} {_signed(row.difference)}".strip()
+    return f"{row.paper.value:.2f} {signed(row.difference)}".strip()
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
     """In at most five characters, so that six of them fit across a terminal."""
     if math.isnan(value):
         return ""

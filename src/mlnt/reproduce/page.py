@@ -1,0 +1,298 @@
+"""RESULTS.md and summary.csv, from what lies in the folder of results and nothing else."""
+
+import csv
+import io
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment
+from mlnt.reproduce.figures import PROGRESS
+from mlnt.reproduce.naming import NAMES, PAPER
+from mlnt.reproduce.recorded import Group, Recorded, grouped, noise_words
+from mlnt.reproduce.results import Row, Spread
+from mlnt.reproduce.sheet import SHEET
+from mlnt.reproduce.tables import NAMES as METHOD_NAMES
+from mlnt.reproduce.tables import label, signed
+from mlnt.reproduce.targets import (
+    ITERATION,
+    MODEL,
+    MOST_BELOW_BEST,
+    MOST_MINUTES,
+    TARGETS,
+    Target,
+    reached,
+    reached_by,
+)
+from mlnt.texts import harmless, markdown_cell, one_line
+
+PAGE, TABLE = "RESULTS.md", "summary.csv"
+COLUMNS = (
+    "data", "noise", "method", "model", "iteration", "seed", "best", "last", "minutes", "machine",
+    "commit",
+)  # fmt: skip
+FOLDERS = {"cifar10": "CIFAR10", "cifar10n": "CIFAR10"}  # as commands name them
+NOT_RUN, UNKNOWN = "not run", "–"
+SHORT_COMMIT = 10
+TABLES = ("table1", "table2", "cifar10n")  # what the experiment consists of
+
+INTRODUCTION = """\
+# Results
+
+Made by `mlnt results` from the files in `{results}/`; docs/results.md says how. Test accuracy in %,
+mean ± standard error over n seeds. best: at the epoch chosen by validation; last: after the last
+epoch. A run of MLNT is a cross-entropy network and three iterations; minutes are those of all.
+"""
+TO_REACH = f"""\
+## What was to be reached
+
+MLNT's {MODEL} of iteration {ITERATION}, fast schedule. last − best: the mean over the seeds.
+"""
+RAN = """\
+## What was run
+
+Number of seeds by the fast schedule, + by the paper's own. Every run of MLNT holds cross entropy.
+"""
+FACTS = """\
+## Each run
+
+wrong: the share of the training labels that were really wrong. kept, dropped: the share of wrong
+labels among the samples that the last mentor left in the class loss, and among the others. AUROC,
+AP: of finding the wrong labels. memorised: the share of the wrong labels that a network gives back
+at the end; cross entropy → the last model. All shares in %.
+"""
+
+
+def to_csv(runs: Sequence[Recorded]) -> str:
+    """One line for each model of each run."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for run in runs:
+        for figures in run.summary["models"]:
+            method = figures["method"] + (f" ({run.schedule})" if run.schedule else "")
+            names = (run.data, run.noise, method, figures["model"])
+            numbers = (f"{figures['best']:.4f}", f"{figures['last']:.4f}", f"{run.minutes:.2f}")
+            origin = (run.origin("machine"), run.origin("commit"))
+            row = (*names, figures["iteration"], run.settings.seed, *numbers, *origin)
+            writer.writerow([harmless(one_line(str(value))) for value in row])
+    return file.getvalue()
+
+
+def to_markdown(runs: Sequence[Recorded], results: Path) -> str:
+    """The whole page; figures are shown where they lie in `results`."""
+    groups = grouped(runs)
+    introduction = INTRODUCTION.format(results=results.resolve().name)
+    parts = [introduction, TO_REACH, *_targets(groups)]
+    for group in groups:
+        parts += _group(group, results)
+    parts += [*_figures(groups, results), *_ran(groups)]
+    if runs:
+        parts += [FACTS, _table(FACT_HEADINGS, [_facts(run) for run in runs])]
+    return "\n".join(parts)
+
+
+def _targets(groups: Sequence[Group]) -> Iterator[str]:
+    headings = ("what", "paper", "to reach", "reached", "n", "last − best", "minutes", "yes or no")
+    yield _table(headings, [_target(groups, target) for target in TARGETS])
+    runs = [r for g in groups if g.data in NAMES and not g.schedule for r in g.of("mlnt")]
+    found = reached_by(runs)
+    low, high = min(found.falls, default=math.nan), max(found.minutes.values, default=math.nan)
+    rules = (
+        (f"last epoch at most {MOST_BELOW_BEST:g} below the best", low >= -MOST_BELOW_BEST,
+         f"{signed(low)} at worst"),
+        (f"a run takes at most {MOST_MINUTES:g} minutes", high <= MOST_MINUTES,
+         f"{high:.1f} at most"),
+    )  # fmt: skip
+    lines = [
+        (rule, text if found.n else NOT_RUN, str(found.n), _verdict(found.n, holds))
+        for rule, holds, text in rules
+    ]
+    yield _table(("in every fast run of MLNT", "found", "runs", "yes or no"), lines)
+
+
+def _target(groups: Sequence[Group], target: Target) -> tuple[str, ...]:
+    found = reached(groups, target)
+    names = (target.name, target.paper or UNKNOWN, f"≥ {target.reach:.2f}")
+    if not found.n:
+        return (*names, NOT_RUN, "0", "", "", "")
+    fall, minutes = Spread(tuple(found.falls)).mean, found.minutes.mean
+    verdict = _verdict(found.n, found.best.mean >= target.reach)
+    return (*names, str(found.best), str(found.n), signed(fall), f"{minutes:.1f}", verdict)
+
+
+def _verdict(n: int, holds: bool) -> str:
+    return "" if not n else "yes" if holds else "no"
+
+
+def _ran(groups: Sequence[Group]) -> Iterator[str]:
+    """How many seeds of each method there are under each noise."""
+    yield RAN
+    for name in TABLES:
+        experiment = EXPERIMENTS[name]
+        data = experiment.data
+        counts = {
+            (group.noise, group.schedule, method): len(_seeds(group, method))
+            for group in groups
+            if group.data == data and group.schedule in ("", PAPER)
+            for method in METHODS
+        }
+        yield _table(
+            (experiment.title, *(noise_words(noise) for noise in experiment.noises)),
+            [_counts(experiment, method, counts) for method in experiment.methods],
+        )
+
+
+def _counts(experiment: Experiment, method: str, counts: dict[Any, int]) -> tuple[str, ...]:
+    line = [METHOD_NAMES.get(method, method.replace("_", " "))]
+    for noise in experiment.noises:
+        fast, paper = (counts.get((noise, schedule, method), 0) for schedule in ("", PAPER))
+        line.append(f"{fast} + {paper}" if paper else str(fast) if fast else NOT_RUN)
+    return tuple(line)
+
+
+def _seeds(group: Group, method: str) -> set[int]:
+    wanted = ("mlnt", "cross_entropy") if method == "cross_entropy" else (method,)
+    return {run.settings.seed for name in wanted for run in group.of(name)}
+
+
+def _group(group: Group, results: Path) -> Iterator[str]:
+    title = markdown_cell(group.title)
+    yield f"## {title}\n"
+    rows = group.rows()
+    headings = ["model", "n", "best", "lowest to highest", "last"]
+    has_paper = any(row.paper is not None for row in rows)
+    yield _table(
+        (*headings, *(("paper", "difference") if has_paper else ())),
+        [_models(row, has_paper) for row in rows],
+    )
+    yield "Made by:\n\n```\n" + "\n".join(_commands(group)) + "\n```\n"
+    for folder in dict.fromkeys(run.folder.parent for run in group.runs):
+        for name, words in ((PROGRESS, "test accuracy by epoch"), (SHEET, "filtered examples")):
+            if (folder / name).is_file():
+                yield _picture(f"{title}: {words}", folder / name, results)
+
+
+def _figures(groups: Sequence[Group], results: Path) -> Iterator[str]:
+    """Those of whole experiments, such as sweep-m."""
+    folders = (group.runs[0].folder.relative_to(results).parts[0] for group in groups)
+    places = [
+        (results / folder / f"{name}.png", experiment.title)
+        for folder in dict.fromkeys(folders)
+        for name, experiment in EXPERIMENTS.items()
+    ]
+    found = [_picture(title, path, results) for path, title in places if path.is_file()]
+    return iter(["## Figures\n", *found] if found else [])
+
+
+def _picture(words: str, path: Path, results: Path) -> str:
+    place = Path(results.resolve().name) / path.relative_to(results)
+    return f"![{words}]({place.as_posix()})\n"
+
+
+def _models(row: Row, has_paper: bool) -> tuple[str, ...]:
+    values = row.best.values
+    spread = f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else UNKNOWN
+    line = (label(row.line, short=False), str(row.n), str(row.best), spread, str(row.last))
+    if not has_paper:
+        return line
+    return (*line, "" if row.paper is None else str(row.paper), signed(row.difference))
+
+
+def _commands(group: Group) -> list[str]:
+    """One for each method, as somebody would give it who has the data in a folder."""
+    parts = [part for part in group.schedule.split(",") if part not in ("", PAPER)]
+    # So many settings differ that a digest stands for them.
+    note = "  # and the settings in config.json" if any(map(_is_digest, parts)) else ""
+    changes = [part for part in parts if not _is_digest(part)]
+    commands = []
+    for method in dict.fromkeys(run.settings.method for run in group.runs):
+        runs = group.of(method)
+        if group.experiment:
+            commands.append(_reproduce(group, runs, changes) + note)
+        else:
+            commands += [_train(run, changes) + note for run in runs]
+    return [one_line(command) for command in commands]
+
+
+def _is_digest(part: str) -> bool:
+    return part.startswith("settings=")
+
+
+def _reproduce(group: Group, runs: Sequence[Recorded], changes: Sequence[str]) -> str:
+    data, last = runs[0].data, max(run.settings.seed for run in runs)
+    words = ["mlnt", "reproduce", group.experiment, "--data", FOLDERS.get(data, data)]
+    words += ["--fast"] if data in NAMES and not _is_paper(runs[0]) else []
+    words += ["--cells", f"{runs[0].settings.method}/{group.noise.replace(':', '-')}"]
+    words += ["--seeds", str(last + 1)]
+    return shlex.join([*words, *(text for change in changes for text in ("--set", change))])
+
+
+def _train(run: Recorded, changes: Sequence[str]) -> str:
+    settings, preset = run.settings, "cifar10" if _is_paper(run) else "cifar10-fast"
+    words = ["mlnt", "train", FOLDERS.get(run.data, run.data)]
+    words += ["--preset", preset] if run.data in NAMES else []
+    if settings.noise != "none":
+        words += ["--noise", run.noise, "--validation", settings.validation]
+    words += ["--method", settings.method, "--seed", str(settings.seed)]
+    for name, _, value in (change.partition("=") for change in changes):
+        words += [] if name == "validation" else [f"--{name.replace('_', '-')}", value]
+    return shlex.join(words)
+
+
+def _is_paper(run: Recorded) -> bool:
+    return run.schedule.split(",")[0] == PAPER
+
+
+FACT_HEADINGS = (
+    "run", "seed", "wrong", "kept", "dropped", "samples kept", "AUROC", "AP", "memorised",
+    "minutes", "machine", "commit",
+)  # fmt: skip
+
+
+def _facts(run: Recorded) -> tuple[str, ...]:
+    summary, found = run.summary, run.summary.get("found_errors", {})
+    title = grouped([run])[0].title
+    last = (summary.get("filters") or [{}])[-1]
+    commits = run.origin("commit").split(" and ")
+    return (
+        f"{run.settings.method}; {title}",
+        str(run.settings.seed),
+        _number(summary["noise"].get("wrong_in_train"), ".1f"),
+        _number(last.get("wrong_among_kept"), ".1f"),
+        _number(last.get("wrong_among_dropped"), ".1f"),
+        f"{last['kept']:,} of {last['of']:,}" if last else UNKNOWN,
+        _number(found.get("auroc"), ".3f"),
+        _number(found.get("ap"), ".3f"),
+        _memorised(run),
+        f"{run.minutes:.1f}",
+        run.origin("machine"),
+        " and ".join(_short(commit) for commit in commits),
+    )
+
+
+def _memorised(run: Recorded) -> str:
+    shares = run.summary.get("memorised_noise") or {}
+    final = run.final
+    iteration = f" iteration {final['iteration']}" if final["iteration"] else ""
+    names = ("cross_entropy student", f"{final['method']}{iteration} {final['model']}")
+    texts = [f"{shares[name]:.1f}" for name in dict.fromkeys(names) if name in shares]
+    return " → ".join(texts) or UNKNOWN
+
+
+def _short(commit: str) -> str:
+    name, mark, _ = commit.partition("+")
+    return name[:SHORT_COMMIT] + (f"{mark}changes" if mark else "")
+
+
+def _number(value: Any, form: str) -> str:
+    return UNKNOWN if value is None else format(value, form)
+
+
+def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    escaped = [[markdown_cell(text) for text in line] for line in (headings, *lines)]
+    rule = ["---"] * len(headings)
+    rows = [escaped[0], rule, *escaped[1:]]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

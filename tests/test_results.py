@@ -1,0 +1,330 @@
+"""`mlnt results`: finished runs written down, and the page made of them."""
+
+import csv
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlnt import cli
+from mlnt.config import make_settings
+from mlnt.errors import InputError
+from mlnt.reproduce import EXPERIMENTS, _write_sheets, places, run_experiment, write_results
+from mlnt.reproduce.cells import plan
+from mlnt.reproduce.naming import schedule_of, without_folders
+from mlnt.reproduce.page import COLUMNS, PAGE, TABLE, to_csv, to_markdown
+from mlnt.reproduce.places import Place
+from mlnt.reproduce.recorded import read_recorded
+from mlnt.reproduce.sheet import SHEET
+from recorded_runs import make_run
+
+ROOT = Path(__file__).parent.parent
+AT_50 = Path("cifar10/mlnt/symmetric-0.5")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def line_with(text: str, beginning: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {beginning}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_what_is_committed_is_what_the_command_makes() -> None:
+    results = ROOT / "results"
+    if not results.exists():
+        pytest.skip("no results yet")
+    runs = read_recorded(results)
+    assert (results / TABLE).read_text(encoding="utf-8") == to_csv(runs)
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == to_markdown(runs, results)
+    for path in results.rglob("*.json"):
+        assert "/home/" not in path.read_text(encoding="utf-8"), path
+
+
+def test_figures_by_hand(tmp_path: Path) -> None:
+    """Three seeds: 90, 91 and 92.5; mean 91.17, standard deviation 1.258, error 0.73."""
+    for seed, best in enumerate((90.0, 91.0, 92.5)):
+        make_run(tmp_path / f"run-{seed}", best, last=best - 0.25 * seed, minutes=10 + seed,
+                 seed=seed)  # fmt: skip
+    results = tmp_path / "results"
+    write_results([tmp_path / f"run-{seed}" for seed in range(3)], results)
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert line_with(page, "CIFAR-10, symmetric 0.5") == [
+        "CIFAR-10, symmetric 0.5", "90.65 ± 0.09", "≥ 90.65", "91.17 ± 0.73", "3", "−0.25", "11.0",
+        "yes",
+    ]  # fmt: skip
+    assert line_with(page, "CIFAR-10, symmetric 0.7")[3:] == ["not run", "0", "", "", ""]
+    assert line_with(page, "last epoch at most 0.5")[1:] == ["−0.50 at worst", "3", "yes"]
+    assert line_with(page, "a run takes at most 15")[1:] == ["12.0 at most", "3", "yes"]
+    assert line_with(page, "mlnt teacher, iteration 3")[1:] == [
+        "3", "91.17 ± 0.73", "90.00 to 92.50", "90.92 ± 0.58", "90.65 ± 0.09", "+0.52",
+    ]  # fmt: skip
+    assert line_with(page, "cross entropy")[1:3] == ["3", "85.17 ± 0.73"]
+    assert line_with(page, "mlnt; CIFAR-10, symmetric 0.5, fast")[1:] == [
+        "0", "45.1", "3.1", "92.6", "20,002 of 45,000", "0.988", "0.977", "33.3 → 1.2", "10.0",
+        "NVIDIA H200", "0123456789",
+    ]  # fmt: skip
+    command = "mlnt reproduce table1 --data CIFAR10 --fast --cells mlnt/symmetric-0.5 --seeds 3\n"
+    assert command in page
+    assert line_with(page, "joint optimization")[1:] == ["not run"] * 6
+    with (results / TABLE).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert len(rows) == 3 * 7
+    assert list(rows[-1].values()) == [
+        "cifar10", "symmetric:0.5", "mlnt", "teacher", "3", "2", "92.5000", "92.0000", "12.00",
+        "NVIDIA H200", "0123456789abcdef0123456789abcdef01234567",
+    ]  # fmt: skip
+    with Image.open(results / AT_50 / "progress.png") as picture:
+        assert min(picture.size) > 300
+    assert f"](results/{AT_50}/progress.png)" in page
+
+
+def test_short_of_the_target(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", 90.6, last=90.0, minutes=16)
+    write_results([tmp_path / "run"], tmp_path / "results")
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert line_with(page, "CIFAR-10, symmetric 0.5")[3:] == ["90.60", "1", "−0.60", "16.0", "no"]
+    assert line_with(page, "last epoch at most 0.5")[-1] == "no"
+    assert line_with(page, "a run takes at most 15")[-1] == "no"
+
+
+def test_the_same_bytes_again_and_no_folders_of_the_machine(tmp_path: Path) -> None:
+    origin = {"continued": [{"machine": "other", "commit": "second+changes"}]}
+    for seed in range(2):
+        make_run(tmp_path / f"out/cells/mlnt/x/seed-{seed}", seed=seed, config=origin)
+    make_run(tmp_path / "out/cells/mlnt/y/seed-0", noise="matrix:/home/somebody/my data/t.csv")
+    first, second = tmp_path / "a/results", tmp_path / "b/results"
+    write_results([tmp_path / "out"], first)
+    for path in sorted((tmp_path / "out").rglob("seed-*"), reverse=True):
+        write_results([path], second)
+    found = contents(first.parent)
+    assert found == contents(second.parent)
+    write_results([], first)
+    assert found == contents(first.parent), "without folders nothing changes"
+    kept = {Path(name).name for name in found}
+    assert kept == {
+        "config.json", "summary.json", "metrics.jsonl", "progress.png", TABLE, PAGE,
+    }  # fmt: skip
+    for name, content in found.items():
+        assert b"somebody" not in content, name
+        assert str(tmp_path).encode() not in content, name
+    assert b"matrix:t.csv" in found[f"results/{TABLE}"]
+    assert "0123456789 and second+changes" in found[PAGE].decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("/home/a/b.npz", "b.npz"),
+        ("matrix:/home/a b/t.csv", "matrix:t.csv"),
+        ("C:\\Users\\a\\t.csv", "t.csv"),
+        ("~/t.csv", "t.csv"),
+        ("see /x", "see x"),
+        ("runs/a", "runs/a"),
+        ("n/a", "n/a"),
+        ("torchvision:resnet50", "torchvision:resnet50"),
+    ],
+)
+def test_paths_lose_their_folders(text: str, left: str) -> None:
+    assert without_folders({text: [text, 1, None]}) == {left: [left, 1, None]}
+
+
+def test_schedules_have_names() -> None:
+    def name(data: str, preset: str, **changed: object) -> str:
+        noise = "none" if data == "cifar10n" else "symmetric:0.5"
+        validation = "noisy" if data == "cifar10n" else "clean"
+        usual = {"noise": noise, "validation": validation, "seed": 7, "device": "cpu"}
+        return schedule_of(data, make_settings(preset, **{**usual, **changed}))
+
+    assert name("cifar10", "cifar10-fast") == ""
+    assert name("cifar10n", "cifar10-fast") == ""
+    assert name("cifar10", "cifar10") == "paper"
+    assert name("cifar10", "cifar10", tau=0.2) == "paper,tau=0.2"
+    assert name("cifar10", "cifar10-fast", sets=2, method="forward") == "sets=2"
+    assert name("cifar10", "cifar10-fast", validation="noisy") == "validation=noisy"
+    assert name("digits", "digits", epochs=8) == "epochs=8"
+    assert name("digits", "clothing1m").startswith("settings=")
+
+
+def test_schedules_stand_beside_each_other(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "fast"), make_run(tmp_path / "full", 90.0, preset="cifar10")]
+    runs.append(make_run(tmp_path / "n", labels="/home/somebody/cifar10n.npz:worse_label"))
+    write_results(runs, tmp_path / "results")
+    names = sorted(p.parent.relative_to(tmp_path / "results").as_posix()
+                   for p in (tmp_path / "results").rglob("config.json"))  # fmt: skip
+    assert names == [f"{AT_50}/paper/seed-0", f"{AT_50}/seed-0", "cifar10n/mlnt/worst/seed-0"]
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    titles = re.findall("^## (.*)", page, flags=re.MULTILINE)[1:4]
+    assert titles == [
+        "CIFAR-10, symmetric 0.5, fast", "CIFAR-10, symmetric 0.5, the paper's schedule",
+        "CIFAR-10N, worst, fast",
+    ]  # fmt: skip
+    assert line_with(page, "CIFAR-10, symmetric 0.5")[3] == "91.00", "the fast one counts"
+    assert line_with(page, "CIFAR-10N, worst")[3] == "91.00"
+    assert "mlnt reproduce table1 --data CIFAR10 --cells mlnt/symmetric-0.5 --seeds 1\n" in page
+    assert "1 + 1" in page
+    table = (tmp_path / "results" / TABLE).read_text(encoding="utf-8")
+    assert "cifar10,symmetric:0.5,mlnt (paper),teacher,3,0,90.0000" in table
+
+
+def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", noise="symmetric:0.2", preset="cifar10", rho=0.1),
+        make_run(tmp_path / "b", noise="matrix:/home/somebody/t.csv", validation="noisy"),
+        make_run(tmp_path / "c", data="shirts", preset="image", noise="none", validation="noisy"),
+        make_run(tmp_path / "d", preset="clothing1m", seed=3),
+    ]
+    write_results(runs, tmp_path / "results")
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    commands = re.findall("^mlnt .*", page, flags=re.MULTILINE)
+    assert commands == [
+        "mlnt reproduce table1 --data CIFAR10 --cells mlnt/symmetric-0.5 --seeds 4"
+        "  # and the settings in config.json",
+        "mlnt train CIFAR10 --preset cifar10-fast --noise matrix:t.csv --validation noisy "
+        "--method mlnt --seed 0",
+        "mlnt train CIFAR10 --preset cifar10 --noise symmetric:0.2 --validation clean "
+        "--method mlnt --seed 0 --rho 0.1",
+        "mlnt train shirts --method mlnt --seed 0",
+    ]
+
+
+def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "results"
+    write_results([make_run(tmp_path / "a"), make_run(tmp_path / "b", seed=1)], results)
+    before = contents(tmp_path / "results")
+    write_results([make_run(tmp_path / "again", 91.5)], results)  # made alike: takes its place
+    assert contents(results) != before
+    before = contents(results)
+
+    other = make_run(tmp_path / "other", config={"data": {
+        "name": "cifar10", "samples": {"train": 45000}, "fingerprint": "else"}})  # fmt: skip
+    with pytest.raises(InputError, match=r"holds another run \(other fingerprint.*--replace"):
+        write_results([other], results)
+    with pytest.raises(InputError, match=r"are both .*seed-0; give one"):
+        write_results([tmp_path / "a", tmp_path / "again"], results)
+    # As if the preset had changed since: the same name, other settings.
+    fast = {"a": make_run(tmp_path / "new-0", epochs=30), "b": make_run(tmp_path / "new-1",
+            epochs=30, seed=1)}  # fmt: skip
+    monkeypatch.setattr("mlnt.reproduce.naming._differences", lambda preset, settings: [])
+    with pytest.raises(InputError, match=r"holds another run \(epochs=22, now 30"):
+        write_results([fast["a"]], results)
+    with pytest.raises(InputError, match="would be averaged, but differ"):
+        write_results([fast["a"]], results, replace=True)
+    assert contents(results) == before, "what is refused leaves nothing behind"
+    write_results(list(fast.values()), results, replace=True)
+    epochs = {json.loads(p.read_text())["settings"]["epochs"] for p in results.rglob("config.json")}
+    assert epochs == {30}
+
+
+def test_command_names_what_is_unfinished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("out/cells/mlnt/symmetric-0.5/seed-0"))
+    make_run(Path("out/cells/mlnt/symmetric-0.5/seed-1"), seed=1, finished=False)
+    assert cli.run(["results", "out"]) == 0
+    shown = capsys.readouterr().out
+    assert "not finished, left out: out/cells/mlnt/symmetric-0.5/seed-1" in shown
+    assert f"run: results/{AT_50}/seed-0" in shown
+    assert len(list(Path("results").rglob("summary.json"))) == 1
+    assert cli.run(["results"]) == 0
+    assert cli.run(["results", "results"]) == 2
+    assert cli.run(["results", "nowhere"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert "is written down already" in errors[0]
+    assert "nowhere holds no run" in errors[1]
+    make_run(Path("results/mine"))
+    assert cli.run(["results"]) == 2
+    assert "was not put there by `mlnt results`" in capsys.readouterr().err
+
+
+def test_hostile_names_are_harmless(tmp_path: Path) -> None:
+    name = "../..|<script>`x`[y](z)\n# h"
+    config = {
+        "data": {"name": name, "samples": {}, "fingerprint": ""},
+        "machine": "=cmd()|<b>",
+        "commit": "\x1b[2J**x**",
+    }
+    make_run(tmp_path / "run", config=config)
+    write_results([tmp_path / "run"], tmp_path / "to" / "results")
+    page = (tmp_path / "to" / PAGE).read_text(encoding="utf-8")
+    outside = re.sub(r"```\n.*?\n```", "", page, flags=re.DOTALL)
+    assert "\\<script\\>\\`x\\`\\[y\\](z)\\\\n# h" in outside
+    for mark in ("\x1b", "\n# h", " **x"):
+        assert mark not in outside, mark
+    assert not re.search(r"(?<!\\)<", outside), "no tag"
+    widths = {len(re.findall(r"(?<!\\)\|", line)) for line in page.splitlines() if "cmd" in line}
+    assert widths == {13}, "a bar makes no further cell"
+    assert ",'=cmd()|<b>," in (tmp_path / "to/results" / TABLE).read_text(encoding="utf-8")
+    places = [path.relative_to(tmp_path) for path in tmp_path.rglob("config.json")]
+    assert len(places) == 2
+    assert all(re.fullmatch(r"[\w.,/-]+", path.as_posix()) for path in places)
+
+
+@pytest.mark.parametrize("damage", ["[]", '{"models": []}', '{"models": [{"best": null}]}'])
+def test_damaged_runs_are_refused(tmp_path: Path, damage: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "summary.json").write_text(damage)
+    with pytest.raises(InputError, match="damaged"):
+        write_results([run], tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_real_run_makes_the_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained on the digits: what it says of itself is what the results say."""
+    small = dataclasses.replace(EXPERIMENTS["table1"], methods=("mlnt",), noises=("symmetric:0.5",))
+    monkeypatch.setitem(EXPERIMENTS, "table1", small)
+    monkeypatch.setattr(places, "FAST_DIGITS", {"epochs": 1, "sets": 1, "batch_size": 256})
+    monkeypatch.setenv("MLNT_COMMIT", "abc")
+    run_experiment("table1", 1, Path("digits"), tmp_path / "out", fast=True, iterations=1)
+    record = write_results([tmp_path / "out"], tmp_path / "results")
+    (run,) = read_recorded(tmp_path / "results")
+    folder = tmp_path / "out/cells/mlnt/symmetric-0.5/seed-0"
+    assert run.summary == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert (run.folder / "metrics.jsonl").read_text() == (folder / "metrics.jsonl").read_text()
+    assert record.copied == (run.folder,)
+    assert (run.data, run.noise, run.config["commit"]) == ("digits", "symmetric:0.5", "abc")
+    assert run.schedule == "iterations=1,sets=1,epochs=1,batch_size=256"
+    assert run.minutes > 0
+
+
+def test_sheets_travel_and_are_small(tmp_path: Path) -> None:
+    """Pictures of pure chance, which no file format makes smaller."""
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 32, 32, 3), dtype=np.uint8)
+    data = tmp_path / "data.npz"
+    np.savez(data, X=pixels, y=np.arange(90) % 10)
+    experiment = dataclasses.replace(EXPERIMENTS["table1"], methods=("mlnt",))
+    arguments = {"data": data, "noise": "symmetric:0.5", "validation": "clean"}
+    place = Place("CIFAR-10", "cifar10-fast", ("symmetric:0.5",), lambda noise: arguments)
+    (cell,) = plan(experiment, place, 1, tmp_path / "out", {})
+    make_run(cell.folder)
+    assert _write_sheets(experiment, place, [cell]) == [], "nothing was filtered"
+    lines = ["index,given,mentor,given_probability,mentor_probability"]
+    lines += [f"{index},cat,dog,0.01,0.9" for index in range(90)]
+    (cell.folder / "filtered.csv").write_text("\n".join(lines) + "\n")
+    (sheet,) = _write_sheets(experiment, place, [cell])
+    assert sheet == cell.folder / SHEET
+    assert 20_000 < sheet.stat().st_size < 300_000
+    write_results([tmp_path / "out"], tmp_path / "results")
+    assert (tmp_path / "results" / AT_50 / SHEET).read_bytes() == sheet.read_bytes()
+    assert f"](results/{AT_50}/{SHEET})" in (tmp_path / PAGE).read_text(encoding="utf-8")
+
+
+def test_figures_of_an_experiment_travel(tmp_path: Path) -> None:
+    make_run(tmp_path / "out/cells/mlnt/symmetric-0.5/seed-0")
+    picture = tmp_path / "out/sweep-m.png"
+    picture.write_bytes(b"no picture")
+    with pytest.raises(InputError, match="is no PNG"):
+        write_results([tmp_path / "out"], tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+    Image.new("L", (2, 2)).save(picture)
+    write_results([tmp_path / "out"], tmp_path / "results")
+    assert (tmp_path / "results/cifar10/sweep-m.png").read_bytes() == picture.read_bytes()
+    assert "](results/cifar10/sweep-m.png)" in (tmp_path / PAGE).read_text(encoding="utf-8")
