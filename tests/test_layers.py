@@ -7,7 +7,17 @@ PACKAGE = Path(__file__).parent.parent / "src" / "mlnt"
 
 # Each layer may import from itself and from those before it.
 LAYERS = (
-    {"_openmp", "errors", "files", "packing", "texts", "distributed", "farewell", "storage"},
+    {
+        "_openmp",
+        "allocator",
+        "errors",
+        "files",
+        "packing",
+        "texts",
+        "distributed",
+        "farewell",
+        "storage",
+    },
     {"checkpoints", "config", "runs", "device", "origin"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},

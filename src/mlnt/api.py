@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mlnt import __version__
 from mlnt.all_labels import Judged, judge_all_labels
+from mlnt.allocator import memory_kept
 from mlnt.config import Settings, convert, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.image_files import ImageFiles
@@ -177,6 +178,8 @@ def train(
         for watcher in watchers:
             watcher.run_begins(prepared, chosen, by_data.reasons)
         stack.enter_context(computing(chosen, device))
+        if device.type == "cpu":
+            stack.enter_context(memory_kept())
         result = run_recipe(trainer, new_model, prepared.classes)
         summary = {**summarise(result, trainer), "noise": noise}
         judged = judge_all_labels(result, prepared)
