@@ -45,11 +45,22 @@ def test_what_the_user_says_comes_first() -> None:
     assert not preset.reasons
 
 
-def test_a_gpu_gets_a_deeper_network_for_images() -> None:
-    pixels = np.zeros((20, 3, 32, 32), np.uint8)
+@pytest.mark.parametrize(
+    ("side", "device", "model", "sets"),
+    [
+        (31, CPU, "small_conv", 3),
+        (31, GPU, "small_conv", 3),
+        (32, CPU, "pooled_conv", 1),
+        (32, GPU, "preact_resnet32", 3),
+    ],
+)
+def test_the_network_follows_from_the_pictures_and_the_device(
+    side: int, device: torch.device, model: str, sets: int
+) -> None:
+    pixels = np.zeros((20, 3, side, side), np.uint8)
     data = mlnt.open_dataset((pixels, np.arange(20) % 2))
-    assert choose_settings(data, CPU, None, {}).settings.model == "small_conv"
-    assert choose_settings(data, GPU, None, {}).settings.model == "preact_resnet32"
+    settings = choose_settings(data, device, None, {}).settings
+    assert (settings.model, settings.sets) == (model, sets)
 
 
 def test_data_is_described_with_what_is_odd_about_it() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import mlnt
 from mlnt.meta.folded import folded_meta_gradient
 from mlnt.meta.plain import plain_meta_gradient
-from mlnt.models import MLP, PreActResNet32, SmallConv
+from mlnt.models import MLP, PooledConv, PreActResNet32, SmallConv
 from networks import CASES
 
 CLASSES = 5
@@ -108,6 +108,7 @@ NETWORKS = {
     "concatenating": (Concatenating, IMAGES),
     "mlp": (lambda: MLP(7, CLASSES, 9), (6, 7)),
     "small_conv": (lambda: SmallConv(3, CLASSES, 4), IMAGES),
+    "pooled_conv": (lambda: PooledConv(3, CLASSES, 4), IMAGES),
 }
 
 

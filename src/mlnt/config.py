@@ -60,7 +60,7 @@ class Settings:
     )
     model: str = setting(
         "auto",
-        "network: auto, small_conv, preact_resnet32, resnet18, resnet50, mlp, gru, "
+        "network: auto, small_conv, pooled_conv, preact_resnet32, resnet18, resnet50, mlp, gru, "
         "torchvision:NAME or timm:NAME",
         group="Method",
     )

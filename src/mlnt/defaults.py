@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mlnt.config import PRESETS, Settings, make_settings
+from mlnt.config import Settings, make_settings
 from mlnt.data.dataset import Dataset
 from mlnt.data.image_files import ImageFiles
 
@@ -19,6 +19,7 @@ PRESETS_BY_NAME = ("digits", "cifar10", "clothing1m")  # data sets with a preset
 FEWEST_STEPS = 8  # of an epoch: with fewer there is little to average
 PRESET_SAMPLES = {"image": 1200, "table": 1200, "text": 2000}  # of the data they were made with
 EPOCHS = (4, 60)  # fewest and most
+LARGE_SIDE = 32  # pixels; of smaller images small_conv sees enough
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def choose_settings(
     preset = preset_for(dataset)
     derived = {
         name: value
-        for name, value in _derived(dataset, device, preset).items()
+        for name, value in _derived(dataset, device, make_settings(preset, **given), preset).items()
         if name not in given
     }
     values = {name: value for name, (value, _) in derived.items()}
@@ -51,9 +52,11 @@ def choose_settings(
     return Chosen(settings, reasons)
 
 
-def _derived(dataset: Dataset, device: torch.device, preset: str) -> dict[str, tuple[Any, str]]:
-    """{setting: (value, reason)}, where the data asks for another value than the preset's."""
-    usual, found = make_settings(preset), {}
+def _derived(
+    dataset: Dataset, device: torch.device, usual: Settings, preset: str
+) -> dict[str, tuple[Any, str]]:
+    """{setting: (value, reason)}, where the data asks for another value than the usual one."""
+    found: dict[str, tuple[Any, str]] = {}
     samples = len(dataset.train)
     if dataset.validation is None:
         samples = math.ceil(samples * (1 - usual.validation_share))
@@ -69,7 +72,10 @@ def _derived(dataset: Dataset, device: torch.device, preset: str) -> dict[str, t
         found["epochs"] = (epochs, f"each of {samples:,} samples is seen so often, {seen:,} in all")
     side = min(dataset.encoder.shape[-2:]) if dataset.kind == "image" else 0
     if isinstance(dataset.train.inputs, ImageFiles):
-        side = PRESETS[preset]["image_size"]
-    if device.type == "cuda" and side >= 32:
-        found["model"] = ("preact_resnet32", "a GPU has time for a deeper network than small_conv")
+        side = usual.image_size
+    if side >= LARGE_SIDE and device.type == "cuda":
+        found["model"] = ("preact_resnet32", "a GPU has time for a deep network")
+    elif side >= LARGE_SIDE:
+        found["model"] = ("pooled_conv", f"pictures of {side} pixels, on a CPU")
+        found["sets"] = (1, "on a CPU, where more steps are worth more than more label sets")
     return found

@@ -36,8 +36,28 @@ class SmallConv(nn.Sequential):
         )
 
 
-def _conv_block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+class PooledConv(nn.Sequential):
+    """Four convolutions with batch norm, each on half the side of the one before: for pictures.
+
+    About the work of SmallConv on the same picture, and it sees things, not only textures.
+    """
+
+    def __init__(self, channels: int, classes: int, width: int = 16) -> None:
+        super().__init__(
+            *_conv_block(channels, width, stride=2),
+            *_conv_block(width, 2 * width),
+            nn.MaxPool2d(2, ceil_mode=True),
+            *_conv_block(2 * width, 4 * width),
+            nn.MaxPool2d(2, ceil_mode=True),
+            *_conv_block(4 * width, 8 * width),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8 * width, classes),
+        )
+
+
+def _conv_block(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
     return convolution, nn.BatchNorm2d(outputs), nn.ReLU()
 
 
@@ -122,6 +142,7 @@ class PreActResNet32(nn.Module):
 
 _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
     "small_conv": ("image", lambda encoder, classes: SmallConv(encoder.shape[0], classes)),
+    "pooled_conv": ("image", lambda encoder, classes: PooledConv(encoder.shape[0], classes)),
     "preact_resnet32": (
         "image",
         lambda encoder, classes: PreActResNet32(encoder.shape[0], classes),
