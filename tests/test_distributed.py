@@ -39,25 +39,36 @@ def launch(
     processes: int, program: Sequence[str], folder: Path, restarts: int = 0, **variables: str
 ) -> subprocess.CompletedProcess:
     """torchrun --standalone, in `folder`."""
-    source = str(TESTS.parent / "src")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone"]
     options = ["--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, **variables}
+    return run_python([*torchrun, *options, *program], folder, **variables)
+
+
+def run_python(
+    arguments: Sequence[str], folder: Path, **variables: str
+) -> subprocess.CompletedProcess:
+    source = str(TESTS.parent / "src")
     with subprocess.Popen(
-        [*torchrun, *options, *program],
+        [sys.executable, *arguments],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    ) as agent:
+    ) as process:
         try:
-            out, err = agent.communicate(timeout=LIMIT_S)
+            out, err = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(agent.pid, signal.SIGKILL)  # the processes that it started too
+            os.killpg(process.pid, signal.SIGKILL)  # the processes that it started too
             raise
-    return subprocess.CompletedProcess(agent.args, agent.returncode, out, err)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def four_processes(folder: Path, *options: str) -> subprocess.CompletedProcess:
+    done = run_python([str(TESTS / "many_processes.py"), str(folder), *options], folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 def own_lines(text: str) -> list[str]:
@@ -150,8 +161,7 @@ def test_one_file_knows_torch_distributed() -> None:
 @pytest.fixture(scope="module")
 def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many")
-    done = launch(4, [str(TESTS / "many_processes.py"), str(folder)], folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = four_processes(folder)
     line = "the samples of a batch cannot be divided in Coupled: every process computes them all"
     assert done.stderr.count(line) == 1, "said by the first process alone"
     return folder
@@ -160,8 +170,7 @@ def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def slow_trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many")
-    done = launch(4, [str(TESTS / "many_processes.py"), str(folder), "slow"], folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    four_processes(folder, "slow")
     return folder
 
 
