@@ -262,8 +262,10 @@ def test_a_process_that_dies_is_named_and_torchrun_goes_on(tmp_path: Path, alone
 def stop_and_go_on(processes: int, what: str, folder: Path) -> subprocess.CompletedProcess:
     done = launch(processes, [TENTH_STEP, *TRAIN, "--out", "run"], folder, WHAT=what)
     assert done.stderr.count("Traceback") == 1, "torchrun's own"
-    saved = RunFolder(folder / "run").checkpoints.load("0-cross_entropy")
+    # The tenth step is the first of the second epoch; they agree after its third and last.
+    saved = RunFolder(folder / "run").checkpoints.load("1-mlnt")
     assert saved is not None
+    assert (len(saved["progress"]["history"]), saved["steps"]["epoch"]["done"]) == (1, 3)
     assert done.stdout.count("go on with: mlnt train --resume run\n") == 1
     assert done.stderr.count("mlnt: stopping after this step; once more ends at once\n") == 1
     assert command(["train", "--resume", str(folder / "run")]) == 0
