@@ -30,6 +30,7 @@ class Interruption(Watcher):
         self.world = world
         self.number: int | None = None  # of the signal that came
         self.came_at = 0.0
+        self.has_spoken = False
         self.usual: dict[int, Any] = {}  # what the signals did before
 
     @property
@@ -57,6 +58,7 @@ class Interruption(Watcher):
 
     def _stop_if_asked(self) -> None:
         if self.number is not None:
+            self._speak()
             raise Stopped(f"stopped by {signal.Signals(self.number).name}")
 
     def _came(self, number: int, frame: object) -> None:
@@ -65,6 +67,11 @@ class Interruption(Watcher):
                 return
             raise SystemExit(128 + number)
         self.number, self.came_at = number, time.monotonic()
-        if self.world.leads:
+        if self.world.size == 1:  # else torchrun may have sent it, since another has ended
+            self._speak()
+
+    def _speak(self) -> None:
+        if self.world.leads and not self.has_spoken:
+            self.has_spoken = True
             # Past Python's buffers, in which this process may be at this very moment.
             os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")
