@@ -6,9 +6,7 @@ of a file; a second process goes on to the end. All that it wrote must be, bit f
 that nobody disturbed has written.
 """
 
-import contextlib
 import hashlib
-import importlib
 import json
 import os
 import random
@@ -26,7 +24,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import sklearn.metrics
 import torch
+import torch._dynamo
 from torch import nn
 
 import mlnt
@@ -34,6 +34,8 @@ from mlnt import api, checkpoints, journal, storage
 from mlnt.runs import RunFolder
 
 TIMES = ("seconds", "step_ms")
+# Training loads them when it needs them: seconds of every process to come.
+LOADED = (sklearn.metrics, torch._dynamo)
 CALLS = ("write", "fsync", "replace")  # of the system, by which a file comes to be
 RESUMED_IN = 120  # seconds that a run of about one second may take on a busy machine
 
@@ -111,9 +113,9 @@ class Watched(SimpleNamespace):
 
 def in_a_process(
     folder: Path, eager: bool, place: Place | None = None, seconds: float = RESUMED_IN
-) -> dict[str, Any] | None:
-    """Train in a process of its own, killed after `seconds`; the calls that it made and the modules
-    that it loaded, None if it was killed."""
+) -> dict[str, int] | None:
+    """Train in a process of its own, killed after `seconds`; the calls that it made, None if it was
+    killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -124,7 +126,7 @@ def in_a_process(
             storage.os = checkpoints.os = watched
             train(folder, eager)
             with open(writing, "w") as answer:
-                json.dump({"calls": watched.counts, "modules": list(sys.modules)}, answer)
+                json.dump(watched.counts, answer)
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -142,25 +144,15 @@ def in_a_process(
     return json.loads(text) if status == 0 else None
 
 
-def load_all(folder: Path) -> None:
-    """The modules that training loads when it needs them: seconds of every process to come."""
-    ended = in_a_process(folder / "first", eager=False)
-    assert ended is not None
-    for name in ended["modules"]:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-
-
 def kills(count: int, folder: Path, seed: int) -> Iterator[dict[str, Any]]:
     """Half of them by the clock, half within writing; half of each with checkpoints all along."""
     chance = random.Random(seed)
-    load_all(folder)
     whole, calls = {}, {}
     for eager in (False, True):
         began = time.monotonic()
         ended = in_a_process(folder / f"whole-{eager}", eager)
         assert ended is not None, "even undisturbed it took too long"
-        whole[eager], calls[eager] = time.monotonic() - began, ended["calls"]
+        whole[eager], calls[eager] = time.monotonic() - began, ended
     expected = digest(folder / "whole-False")
     assert digest(folder / "whole-True") == expected, "how often it writes changes nothing"
     number = 0

@@ -1,11 +1,15 @@
-"""Run by torchrun, as four processes: trains in worlds of one, two and four, and writes what came.
+"""Four processes train in worlds of one, two and four, and write what came.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 4 many_processes.py FOLDER [slow]
+    python many_processes.py FOLDER [slow]
 
-Every case is a trajectory of weights and losses; tests/test_distributed.py compares them.
+Every case is a trajectory of weights and losses; tests/test_distributed.py compares them. The
+processes are forked from one that has loaded everything, as torchrun would have started them.
 """
 
+import os
 import sys
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +42,7 @@ from mlnt.methods import (
 from mlnt.models import GRU
 from mlnt.steps import Steps
 
+PROCESSES = 4
 STEPS = 50
 CLASSES = 3
 
@@ -262,8 +267,7 @@ def worlds() -> dict[int, World]:
     return {1: ALL_ALONE, 2: two, 4: everybody}
 
 
-def main(folder: Path, cases: tuple[Case, ...]) -> None:
-    torch.set_num_threads(1)
+def train_all(folder: Path, cases: tuple[Case, ...]) -> None:
     of_size = worlds()
     rank = of_size[4].rank
     for number, case in enumerate(cases):
@@ -278,5 +282,48 @@ def main(folder: Path, cases: tuple[Case, ...]) -> None:
         checkpoint(folder, of_size)
 
 
+def fork(work: Callable[[], None]) -> int:
+    """The number of a process that works, and ends with status 0 if nothing went wrong."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
+
+
+def serve(port_to: int, until_closed: int) -> None:
+    """The store at which the processes meet; torchrun's otherwise."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(port_to, str(store.port).encode())
+    os.read(until_closed, 1)
+
+
+def main(folder: Path, cases: tuple[Case, ...]) -> int:
+    torch.set_num_threads(1)
+    trajectory(replace(CASES[0], steps=1), ALL_ALONE)  # loads what torch loads when it is needed
+    port, port_to = os.pipe()
+    until_closed, held_open = os.pipe()
+    server = fork(lambda: (os.close(held_open), serve(port_to, until_closed)))
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.read(port, 10).decode(),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(PROCESSES), "LOCAL_WORLD_SIZE": str(PROCESSES),
+    }  # fmt: skip
+    workers = []
+    for rank in range(PROCESSES):
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        workers.append(fork(lambda: train_all(folder, cases)))
+    failed = [os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers]
+    os.close(held_open)
+    os.waitpid(server, 0)
+    return max(map(abs, failed))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), SLOW_CASES if sys.argv[2:] == ["slow"] else CASES)
+    sys.exit(main(Path(sys.argv[1]), SLOW_CASES if sys.argv[2:] == ["slow"] else CASES))

@@ -22,6 +22,7 @@ from many_processes import CASES, SLOW_CASES, Case
 from mlnt.cli import run as command
 from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, most_columns
 from mlnt.errors import InputError
+from mlnt.runs import RunFolder
 
 TESTS = Path(__file__).parent
 TIMES = ("seconds", "step_ms")
@@ -29,33 +30,45 @@ LIMIT_S = 240  # for a machine that has other things to do
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 TRAIN = (
     "train", str(TESTS / "golden" / "points.csv"), "--epochs", "2", "--iterations", "2", "--sets",
-    "2", "--batch-size", "64", "--seed", "3", "--precision", "float64",
+    "2", "--batch-size", "64", "--seed", "3", "--precision", "float64", "--device", "cpu",
 )  # fmt: skip
+TENTH_STEP = str(TESTS / "tenth_step.py")
 
 
 def launch(
     processes: int, program: Sequence[str], folder: Path, restarts: int = 0, **variables: str
 ) -> subprocess.CompletedProcess:
     """torchrun --standalone, in `folder`."""
-    source = str(TESTS.parent / "src")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone"]
     options = ["--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, **variables}
+    return run_python([*torchrun, *options, *program], folder, **variables)
+
+
+def run_python(
+    arguments: Sequence[str], folder: Path, **variables: str
+) -> subprocess.CompletedProcess:
+    source = str(TESTS.parent / "src")
     with subprocess.Popen(
-        [*torchrun, *options, *program],
+        [sys.executable, *arguments],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    ) as agent:
+    ) as process:
         try:
-            out, err = agent.communicate(timeout=LIMIT_S)
+            out, err = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(agent.pid, signal.SIGKILL)  # the processes that it started too
+            os.killpg(process.pid, signal.SIGKILL)  # the processes that it started too
             raise
-    return subprocess.CompletedProcess(agent.args, agent.returncode, out, err)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def four_processes(folder: Path, *options: str) -> subprocess.CompletedProcess:
+    done = run_python([str(TESTS / "many_processes.py"), str(folder), *options], folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 def own_lines(text: str) -> list[str]:
@@ -148,8 +161,7 @@ def test_one_file_knows_torch_distributed() -> None:
 @pytest.fixture(scope="module")
 def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many")
-    done = launch(4, [str(TESTS / "many_processes.py"), str(folder)], folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = four_processes(folder)
     line = "the samples of a batch cannot be divided in Coupled: every process computes them all"
     assert done.stderr.count(line) == 1, "said by the first process alone"
     return folder
@@ -158,8 +170,7 @@ def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def slow_trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many")
-    done = launch(4, [str(TESTS / "many_processes.py"), str(folder), "slow"], folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    four_processes(folder, "slow")
     return folder
 
 
@@ -235,7 +246,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_process_that_dies_is_named_and_torchrun_goes_on(tmp_path: Path, alone: Path) -> None:
     """Through iterations and resume: the folder that nobody named is found again."""
-    done = launch(2, [str(TESTS / "dying_process.py"), *TRAIN], tmp_path, restarts=1)
+    done = launch(2, [TENTH_STEP, *TRAIN], tmp_path, restarts=1, WHO="1", WHAT="dies")
     assert done.returncode == 0, done.stderr[-3000:]
     assert own_lines(done.stderr) == [
         "mlnt: process 1 of 2 ended or does not answer; go on with: mlnt train --resume "
@@ -244,6 +255,27 @@ def test_a_process_that_dies_is_named_and_torchrun_goes_on(tmp_path: Path, alone
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["points-001"]
     assert done.stdout.count("run folder: runs/points-001") == 1
     assert_same_end(tmp_path / "runs" / "points-001", alone)
+    for rank in range(2):  # else they might outlive the interpreter, and abort
+        assert "gloo" not in (tmp_path / f"threads-{rank}").read_text()
+
+
+def stop_and_go_on(processes: int, what: str, folder: Path) -> subprocess.CompletedProcess:
+    done = launch(processes, [TENTH_STEP, *TRAIN, "--out", "run"], folder, WHAT=what)
+    assert done.stderr.count("Traceback") == 1, "torchrun's own"
+    # The tenth step is the first of the second epoch; they agree after its third and last.
+    saved = RunFolder(folder / "run").checkpoints.load("1-mlnt")
+    assert saved is not None
+    assert (len(saved["progress"]["history"]), saved["steps"]["epoch"]["done"]) == (1, 3)
+    assert done.stdout.count("go on with: mlnt train --resume run\n") == 1
+    assert done.stderr.count("mlnt: stopping after this step; once more ends at once\n") == 1
+    assert command(["train", "--resume", str(folder / "run")]) == 0
+    return done
+
+
+def test_a_signal_to_torchrun_stops_all_after_a_step(tmp_path: Path, alone: Path) -> None:
+    done = stop_and_go_on(2, "SIGTERM", tmp_path)
+    assert "stopped by SIGTERM; go on with" in done.stdout
+    assert_same_end(tmp_path / "run", alone)
 
 
 def test_mistakes_appear_once_and_all_end_with_2(tmp_path: Path) -> None:
@@ -277,8 +309,7 @@ class TestEnds:
     def test_four_that_lose_one_are_gone_on_with_by_one(
         self, tmp_path: Path, alone: Path, who: str
     ) -> None:
-        program = [str(TESTS / "dying_process.py"), *TRAIN]
-        done = launch(4, program, tmp_path, DYING_PROCESS=who)
+        done = launch(4, [TENTH_STEP, *TRAIN], tmp_path, WHO=who, WHAT="dies")
         assert done.returncode != 0
         (line,) = own_lines(done.stderr)
         assert line.startswith(f"mlnt: process {who} of 4 ended or does not answer; go on with")
@@ -290,12 +321,20 @@ class TestEnds:
         self, tmp_path: Path, alone: Path
     ) -> None:
         folder = tmp_path / "run"
-        program = [str(TESTS / "dying_process.py"), *TRAIN, "--out", str(folder)]
-        launch(1, program, tmp_path, DYING_PROCESS="0")
+        launch(1, [TENTH_STEP, *TRAIN, "--out", str(folder)], tmp_path, WHAT="dies")
         assert (folder / "checkpoints").is_dir()
         done = launch(4, ["-m", "mlnt", "train", "--resume", str(folder)], tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         assert_same_end(folder, alone)
+
+    @pytest.mark.parametrize("what", ["Ctrl-C", "SIGTERM to all", "SIGTERM to it alone"])
+    def test_four_that_are_stopped_are_gone_on_with_by_one(
+        self, tmp_path: Path, alone: Path, what: str
+    ) -> None:
+        """A scheduler signals torchrun and its processes, and torchrun the processes again."""
+        done = stop_and_go_on(4, what, tmp_path)
+        assert f"stopped by {'SIGINT' if what == 'Ctrl-C' else 'SIGTERM'}; go on" in done.stdout
+        assert_same_end(tmp_path / "run", alone)
 
     def test_other_commands_say_no(self, tmp_path: Path, alone: Path) -> None:
         done = launch(2, ["-m", "mlnt", "issues", str(alone)], tmp_path)

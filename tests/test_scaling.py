@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from mlnt.bench.scaling import H200, SETS, SIZES, Cost, clothing1m, fit, run_scaling
+from mlnt.bench.scaling import (
+    H200,
+    SETS,
+    SIZES,
+    Cost,
+    clothing1m,
+    fit,
+    last_words,
+    run_scaling,
+)
 
 COST = Cost(class_ms=10, set_ms=5, latency_ms=1, ms_per_mb=2, parameters_mb=3, norms=2)
 
@@ -61,6 +70,28 @@ def test_the_file_in_the_repository_is_of_this_form() -> None:
     expected = [row.hours for row in clothing1m(H200)]
     assert [row["hours"] for row in found["clothing1m"]] == pytest.approx(expected)
     assert {(p["processes"], p["sets"]) for p in found["points"]} >= {(1, 4), (2, 4), (4, 4)}
+
+
+TORCHRUN_SAYS = (
+    "W1115 20:52:59.939000 29958 torch/distributed/elastic/multiprocessing/api.py:1028] Sending\n"
+    "E1115 20:53:00.110000 29958 torch/distributed/elastic/multiprocessing/api.py:1002] failed\n"
+    "Traceback (most recent call last):\n"
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    "  exitcode  : -15 (pid: 30152)\nRoot Cause (first observed failure):\n"
+    "  exitcode  : -9 (pid: 30151)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Traceback …\n  File\nMemoryError: no more\n\n", "MemoryError: no more"),
+        ("", "a process ended with status -9"),
+    ],
+)
+def test_the_words_of_the_process_that_failed(said: str, words: str) -> None:
+    assert last_words(said + TORCHRUN_SAYS) == words
+    assert last_words("") == ""
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from mlnt.data.check import check_tree
 from mlnt.distributed import ProcessLost, job, join, restarted
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
-from mlnt.farewell import end_together, explain, only_the_first_speaks
+from mlnt.farewell import end_together, explain, only_the_first_speaks, wait_for_others
 from mlnt.interruption import Interruption
 from mlnt.journal import MACHINE
 from mlnt.label_issues import read_label_issues
@@ -107,31 +107,32 @@ def train(
         "preset": preset,
     }
     folder = Path(join().share(str(_folder_of_run(data, out, resume, {**given, **_set(others)}))))
-    interruption = Interruption(speaks=join().leads)
-    try:
-        with interruption, TerminalProgress(console) as progress:
-            watchers = [progress, interruption]
-            if data is None:
-                named = api.read_by_resuming(folder)
-                reads = ", ".join(f"{name}={place}" for name, place in named.items())
-                console.print(one_line(f"going on with {folder}: {reads}"), soft_wrap=True)
-                training = api.resume_run(folder, deadline, watchers, **given)
-            else:
-                training = api.train(
-                    data,
-                    out=folder,
-                    download=download,
-                    deadline=deadline,
-                    watchers=watchers,
-                    **others,
-                    **given,
-                )
-    except ProcessLost as lost:
-        lost.advice = f"; go on with: mlnt train --resume {folder}"
-        raise
-    except Stopped as stop:
-        console.print(f"{stop}; go on with: {_going_on(folder, given)}", soft_wrap=True)
-        raise typer.Exit(interruption.status) from None
+    with Interruption(join()) as interruption:
+        try:
+            with TerminalProgress(console) as progress:
+                watchers = [progress, interruption]
+                if data is None:
+                    named = api.read_by_resuming(folder)
+                    reads = ", ".join(f"{name}={place}" for name, place in named.items())
+                    console.print(one_line(f"going on with {folder}: {reads}"), soft_wrap=True)
+                    training = api.resume_run(folder, deadline, watchers, **given)
+                else:
+                    training = api.train(
+                        data,
+                        out=folder,
+                        download=download,
+                        deadline=deadline,
+                        watchers=watchers,
+                        **others,
+                        **given,
+                    )
+        except ProcessLost as lost:
+            lost.advice = f"; go on with: mlnt train --resume {folder}"
+            raise
+        except Stopped as stop:
+            console.print(f"{stop}; go on with: {_going_on(folder, given)}", soft_wrap=True)
+            wait_for_others(join())
+            raise typer.Exit(interruption.status) from None
     if join().leads:
         _show_result(training.summary, folder)
 

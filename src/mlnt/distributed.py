@@ -9,6 +9,7 @@ all of them. One process alone is a world of size one, in which nothing is divid
 
 import atexit
 import contextlib
+import importlib
 import json
 import logging
 import os
@@ -360,6 +361,8 @@ def join() -> World:
     if not launched():
         return ALL_ALONE
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    # Loaded later, it would keep the group of all as a default argument: see `leave`.
+    importlib.import_module("torch.distributed.nn.functional")
     try:
         timeout = timedelta(seconds=TIMEOUT_S)
         found, rank, size = next(dist.rendezvous("env://", timeout=timeout))
@@ -388,6 +391,12 @@ _joined: list[World] = []
 
 
 def leave() -> None:
+    """End the threads that send, which live as long as anybody holds a group.
+
+    One that still lets go of a tensor when the interpreter is gone aborts the process.
+    """
+    for world in _joined:
+        world.grids.clear()
     with contextlib.suppress(RuntimeError, ValueError, AssertionError):
         dist.destroy_process_group()
 

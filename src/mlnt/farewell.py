@@ -2,8 +2,8 @@
 
     an error, or a process that is lost -> one line -> all leave the world -> all end
 
-torchrun kills those it still finds when the first has ended by an error, so they wait for each
-other, a while.
+torchrun kills those it still finds when the first has ended by an error or a signal, so they wait
+for each other, a while.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from mlnt.distributed import ProcessLost, World, join, leave
+from mlnt.distributed import TIMEOUT_S, ProcessLost, World, join, leave
 
 PATIENCE_S = 10.0
 
@@ -61,9 +61,27 @@ def end_together(status: int, message: str, say: Callable[[str], None]) -> int:
             sys.stderr.flush()
         status = int(store.get("status"))
         leave()
-        store.add("ended", 1)
-        _wait_until(lambda: store.add("ended", 0) >= world.size - len(_gone(world)))
+        _meet(world, "ended", PATIENCE_S)
     return status
+
+
+def wait_for_others(world: World) -> None:
+    """Where all were asked to stop: the first may still be writing."""
+    if world.size > 1:
+        with contextlib.suppress(RuntimeError):
+            _meet(world, "stopped", TIMEOUT_S, unless=lambda: world.store.add("ending", 0) > 0)
+
+
+def _meet(
+    world: World, place: str, seconds: float, unless: Callable[[], bool] = lambda: False
+) -> None:
+    """Return when all who are left have come to this place."""
+    world.store.add(place, 1)
+
+    def are_here() -> bool:
+        return world.store.add(place, 0) >= world.size - len(_gone(world))
+
+    _wait_until(lambda: are_here() or unless(), seconds)
 
 
 def explain(loss: ProcessLost) -> str:
@@ -117,8 +135,8 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     """Until it holds, or patience ends."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)

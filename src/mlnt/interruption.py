@@ -3,15 +3,18 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from mlnt.config import Settings
 from mlnt.data.sources import Dataset
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import Stopped
 from mlnt.training import Stage, Watcher
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ECHO_S = 2.0  # torchrun passes on what a scheduler sends to it and to its processes
 
 
 class Interruption(Watcher):
@@ -21,11 +24,13 @@ class Interruption(Watcher):
     signals do what they do otherwise.
     """
 
-    everywhere = True  # a signal comes to all
+    everywhere = True  # a signal comes to all, and what the first makes of it counts
 
-    def __init__(self, speaks: bool = True) -> None:
-        self.speaks = speaks  # of several processes one does
+    def __init__(self, world: World = ALL_ALONE) -> None:
+        self.world = world
         self.number: int | None = None  # of the signal that came
+        self.came_at = 0.0
+        self.has_spoken = False
         self.usual: dict[int, Any] = {}  # what the signals did before
 
     @property
@@ -53,12 +58,20 @@ class Interruption(Watcher):
 
     def _stop_if_asked(self) -> None:
         if self.number is not None:
+            self._speak()
             raise Stopped(f"stopped by {signal.Signals(self.number).name}")
 
     def _came(self, number: int, frame: object) -> None:
         if self.number is not None:
+            if self.world.size > 1 and time.monotonic() - self.came_at < ECHO_S:
+                return
             raise SystemExit(128 + number)
-        self.number = number
-        if self.speaks:
+        self.number, self.came_at = number, time.monotonic()
+        if self.world.size == 1:  # else torchrun may have sent it, since another has ended
+            self._speak()
+
+    def _speak(self) -> None:
+        if self.world.leads and not self.has_spoken:
+            self.has_spoken = True
             # Past Python's buffers, in which this process may be at this very moment.
             os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")

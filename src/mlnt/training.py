@@ -26,7 +26,8 @@ from mlnt.steps import Steps
 
 State = dict[str, Tensor]
 
-AGREE_EVERY = 8  # steps after which several processes ask each other whether to stop
+# Steps after which several processes ask each other whether to stop; and after an epoch's last.
+AGREE_EVERY = 8
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ class Trainer:
             self._check_time()
 
         def step_ends() -> None:
-            self._stop_together(look_up, at_once=runner.done % AGREE_EVERY == 0)
+            at_once = runner.done % AGREE_EVERY == 0 or runner.done == steps
+            self._stop_together(look_up, at_once)
             if self.journal.is_due():
                 save()
 

@@ -5,7 +5,7 @@ steps.py the bench -> result.py JSON and tables -> plot.py the picture
 
 accuracy.py what M buys in equal minutes; exactness.py the fast paths against the plain ones;
 profile.py where the time of a step goes; issues.py found label errors against cleanlab;
-scaling.py several processes, measured and modelled
+scaling.py, scaling_worker.py several processes, measured and modelled
 """
 
 from mlnt.bench.accuracy import SETS, AccuracyResult, run_accuracy

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 from mlnt.api import train
@@ -288,6 +287,8 @@ def compare_precisions(device: str, seeds: int, epochs: int) -> dict[str, Any]:
 
 def compare_accuracies(bfloat16: list[float], float32: list[float]) -> Row:
     """Means with standard errors; one run of each does not tell how large the noise is."""
+    from scipy.stats import t as student_t  # a second, which no other command should take
+
     count, difference = len(float32), statistics.mean(bfloat16) - statistics.mean(float32)
     row: Row = {}
     for name, values in (("bfloat16", bfloat16), ("float32", float32)):

@@ -13,28 +13,27 @@ change; the time by the clock stands beside it, and on a busy machine says littl
 """
 
 import dataclasses
-import functools
+import itertools
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import RenderableType
 from rich.table import Table
 from torch import nn
 
-from mlnt.bench.rows import RATES, Case, bench_network, own_steps
+from mlnt.bench.rows import bench_network
 from mlnt.config import PRESETS, Settings
 from mlnt.device import pick_device
-from mlnt.distributed import World, join, most_columns
+from mlnt.distributed import most_columns
 from mlnt.errors import InputError, TrainingError
 from mlnt.origin import about
 
@@ -42,10 +41,10 @@ MODEL, BATCH, SETS = "small_conv", 128, 4
 PROCESSES = (1, 2, 4)
 ROUNDS = 3  # each process count is timed so often, in turns; medians are compared
 STEPS = 10
-MESSAGES = 40
 FITTED = ((1, 1), (1, SETS), (2, 1))  # processes and sets; the others are predicted
 SIZES = (64, 2**12, 2**16, 2**20, 2**22)  # numbers in a message
 LIMIT_S = 600
+TORCHRUN = re.compile(r"[IWE]\d{4} .* torch/distributed/elastic/")  # begins what it says itself
 
 
 @dataclass(frozen=True)
@@ -257,16 +256,13 @@ def clothing1m(cost: Cost, gpus: Sequence[int] = (1, 8, 64)) -> tuple[Expected, 
     return tuple(rows)
 
 
-# --- one process --------------------------------------------------------------------------------
-
-
 def _launch(processes: int, steps: int) -> dict:
     """What the first of so many processes has timed."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "times.json"
         source = str(Path(__file__).resolve().parents[2])
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        worker = ["-m", "mlnt.bench.scaling", str(target), str(steps)]
+        worker = ["-m", "mlnt.bench.scaling_worker", str(target), str(steps)]
         done = subprocess.run(
             [*torchrun, "--nproc-per-node", str(processes), *worker],
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source},
@@ -276,43 +272,14 @@ def _launch(processes: int, steps: int) -> dict:
             check=False,
         )
         if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "Error: " in line]
-            raise TrainingError(f"torchrun failed: {lines[0] if lines else done.returncode}")
+            words = last_words(done.stderr) or f"torchrun ended with status {done.returncode}"
+            raise TrainingError(f"{processes} processes could not be timed: {words}")
         return json.loads(target.read_text(encoding="utf-8"))
 
 
-def _measure(target: Path, steps: int) -> None:
-    """Time steps and messages, pinned to a core; the first process writes them down."""
-    torch.set_num_threads(1)
-    world = join()
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[world.local_rank % len(cores)]})
-    device = torch.device("cpu")
-    times: dict[str, tuple[float, float]] = {}
-    for sets in (1, SETS):
-        case = Case("mlnt", "mlnt", MODEL, BATCH, sets, engine="plain")
-        runner = own_steps(case, device, world)
-        runner.run([RATES] * 2)
-        step = functools.partial(runner.run, [RATES])
-        times[str(sets)] = _busiest_ms(step, steps, world)
-    messages = {}
-    for size in SIZES:
-        send = functools.partial(world.sum, torch.zeros(size))
-        send()
-        messages[str(size)] = _busiest_ms(send, MESSAGES, world)[0]
-    if world.leads:
-        target.write_text(json.dumps({"steps": times, "messages": messages}), encoding="utf-8")
-
-
-def _busiest_ms(call: Callable[[], object], times: int, world: World) -> tuple[float, float]:
-    """Milliseconds of a call: processor time of the busiest process, and by the first's clock."""
-    world.share(None)  # begin together
-    began, clock = time.process_time(), time.perf_counter()
-    for _ in range(times):
-        call()
-    used, passed = time.process_time() - began, time.perf_counter() - clock
-    return 1000 * max(world.gather_values(used)) / times, 1000 * passed / times
-
-
-if __name__ == "__main__":
-    _measure(Path(sys.argv[1]), int(sys.argv[2]))
+def last_words(stderr: str) -> str:
+    """What a process said last before torchrun noticed its end, or by what it was ended."""
+    said = itertools.takewhile(lambda line: not TORCHRUN.match(line), stderr.splitlines())
+    lines = [line.strip() for line in said if line.strip()]
+    ends = re.findall(r"exitcode *: (-?\d+)", stderr)  # the first to end comes last
+    return lines[-1] if lines else f"a process ended with status {ends[-1]}" if ends else ""
