@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:  # slow to import, and seldom wanted
+    from matplotlib.figure import Figure
 
 # Colour-blind safe (Okabe and Ito), told apart by line style as well.
 STYLES = {
@@ -166,8 +168,10 @@ def nice_steps(low: float, high: float, count: int) -> list[float]:
     return [round(number * step, 9) for number in range(first, max(last, first + 1) + 1)]
 
 
-def draw_curves(rows: list[dict[str, Any]]) -> Figure:
+def draw_curves(rows: list[dict[str, Any]]) -> "Figure":
     """The same as a picture: a panel per iteration, cross entropy in each."""
+    from matplotlib.figure import Figure
+
     panels = curves(rows)
     figure = Figure(figsize=(3.2 * len(panels) + 1.2, 3.6), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]

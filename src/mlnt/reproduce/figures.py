@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from mlnt.report import STYLES
 from mlnt.reproduce.cells import Cell
@@ -15,6 +12,10 @@ from mlnt.reproduce.experiments import Experiment, Line, swept_value, symbol_of
 from mlnt.reproduce.paper import Published, find_published
 from mlnt.reproduce.results import Row, Spread
 from mlnt.runs import RunFolder
+
+if TYPE_CHECKING:  # slow to import, and seldom wanted
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # One per noise; colour-blind safe (Okabe and Ito), told apart by line style and marker as well.
 NOISE_STYLES: tuple[dict[str, Any], ...] = (
@@ -28,9 +29,24 @@ PROGRESS = "progress.png"
 LOWEST_SHOWN = 0.05  # share of the points below the picture: first epochs, near chance
 
 
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
+def _new_figure(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _sample_line(**style: Any) -> "Line2D":
+    """For a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **style)
+
+
+def save_figure(figure: "Figure", stem: Path) -> list[Path]:
     """STEM.svg and STEM.png, the same bytes for the same figure."""
     paths = [stem.with_name(f"{stem.name}.{form}") for form in ("svg", "png")]
+    import matplotlib
+
     # A fixed salt: else every drawing names its parts anew.
     with matplotlib.rc_context({"svg.hashsalt": "mlnt"}):
         figure.savefig(paths[0], metadata={"Date": None})
@@ -38,12 +54,12 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
     return paths
 
 
-def draw_progress(cells: Sequence[Cell], title: str) -> Figure:
+def draw_progress(cells: Sequence[Cell], title: str) -> "Figure":
     """Left: accuracy on the noisy training labels by epoch; right: on the clean test data.
 
     A line is the mean over the seeds, the band around it ± one standard error.
     """
-    figure = Figure(figsize=(9.2, 3.9), layout="constrained")
+    figure = _new_figure(9.2, 3.9)
     left, right = figure.subplots(1, 2)
     runs = [RunFolder.open(cell.folder).read_metrics() for cell in cells if cell.is_finished]
     for method, model in (name.split() for name in STYLES):
@@ -62,12 +78,12 @@ def draw_progress(cells: Sequence[Cell], title: str) -> Figure:
 
 def draw_stages(
     runs: Sequence[list[dict[str, Any]]], title: str, published: Published | None = None
-) -> Figure:
+) -> "Figure":
     """Test accuracy of student and teacher by epoch, one stage behind the other.
 
     `runs` are the metrics.jsonl of the seeds; a line is their mean, the band ± one standard error.
     """
-    figure = Figure(figsize=(9.2, 3.7), layout="constrained")
+    figure = _new_figure(9.2, 3.7)
     axis = figure.subplots()
     rows = [row for run in runs for row in run]
     shown, begin = [], 0
@@ -146,9 +162,9 @@ def _accuracy(row: dict[str, Any], model: str, part: str) -> float | None:
 
 def draw_sweep(
     experiment: Experiment, rows: Sequence[Row], title: str, with_paper: bool = True
-) -> Figure:
+) -> "Figure":
     """Test accuracy of the student (best epoch by validation) against what is swept."""
-    figure = Figure(figsize=(6.6, 4.2), layout="constrained")
+    figure = _new_figure(6.6, 4.2)
     axis = figure.subplots()
     students = [row for row in rows if row.model == "student"]
     noises = list(dict.fromkeys(row.noise for row in students))
@@ -161,7 +177,7 @@ def draw_sweep(
     axis.set_xticks(sorted({_place(row) for row in students}))
     axis.set_ylabel("test accuracy of the student, %")
     _tidy(axis)
-    handles = [Line2D([], [], **style) for style in NOISE_STYLES[: len(noises)]]
+    handles = [_sample_line(**style) for style in NOISE_STYLES[: len(noises)]]
     names = [noise.replace(":", " ") for noise in noises]
     figure.legend(
         handles + papers[:1],
@@ -185,7 +201,7 @@ def _draw_line(axis: Any, rows: Sequence[Row], style: dict[str, Any]) -> None:
 
 def _draw_paper(
     axis: Any, experiment: Experiment, rows: Sequence[Row], style: dict[str, Any]
-) -> list[Line2D]:
+) -> "list[Line2D]":
     """Hollow points; a dotted line where the paper does not say for which value a figure is.
 
     Returns how the legend shows them.
@@ -194,14 +210,14 @@ def _draw_paper(
     if points:
         hollow: dict[str, Any] = {"linestyle": "", "markersize": 9, "markerfacecolor": "none"}
         axis.plot(*zip(*points, strict=True), **{**style, **hollow})
-        return [Line2D([], [], color=GREY, marker="o", **hollow)]
+        return [_sample_line(color=GREY, marker="o", **hollow)]
     line = Line("mlnt", "student", rows[0].iteration)
     published = find_published(experiment, line, rows[0].noise)
     if published is None:
         return []
     dots = (0, (1, 3))
     axis.axhline(published.value, color=style["color"], linestyle=dots)
-    return [Line2D([], [], color=GREY, linestyle=dots)]
+    return [_sample_line(color=GREY, linestyle=dots)]
 
 
 def _place(row: Row) -> float:

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from mlnt.data.encoding import ImageEncoder
 from mlnt.data.sources import Dataset, open_dataset
@@ -17,14 +16,19 @@ from mlnt.filtered import read_filtered
 from mlnt.reproduce.cells import Cell
 from mlnt.runs import FILTERED, RunFolder
 
+if TYPE_CHECKING:  # slow to import, and seldom wanted
+    from matplotlib.figure import Figure
+
 COLUMNS, ROWS = 6, 4
 SHEET, DPI = "filtered.png", 90  # a small picture beside the run's figures
 # Colour-blind safe (Okabe and Ito), and the words say which is which.
 GIVEN, MENTOR, TRUTH = "#D55E00", "#0072B2", "#555555"
 
 
-def draw_filtered(cell: Cell, title: str) -> Figure:
+def draw_filtered(cell: Cell, title: str) -> "Figure":
     """From the run folder's filtered.csv and the data, spread evenly by the label's probability."""
+    from matplotlib.figure import Figure
+
     filtered = read_filtered(cell.folder / FILTERED)
     chosen = spread_evenly(filtered, COLUMNS * ROWS)
     dataset = open_dataset(**_for_opening(cell.data))
