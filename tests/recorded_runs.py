@@ -31,8 +31,8 @@ def make_run(
     made = {
         "mlnt": "0.1.0",
         "settings": dataclasses.asdict(chosen),
-        "data": {"name": data, "samples": {"train": 45000}, "fingerprint": f"f{chosen.seed}",
-                 "classes": ["a", "b"], "encoder": {}},
+        "data": {"name": data, "is_known": True, "samples": {"train": 45000},
+                 "fingerprint": f"f{chosen.seed}", "classes": ["a", "b"], "encoder": {}},
         "noise": {"asked": noise, "wrong_in_train": 45.1},
         "source": {"data": "/home/somebody/data", "labels": labels},
         "job": "/home/somebody/job",

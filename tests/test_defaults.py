@@ -63,6 +63,16 @@ def test_the_network_follows_from_the_pictures_and_the_device(
     assert (settings.model, settings.sets) == (model, sets)
 
 
+@pytest.mark.parametrize("name", ["digits", "cifar10", "clothing1m"])
+def test_a_file_may_be_called_like_a_known_set(tmp_path: Path, name: str) -> None:
+    lines = [f"{i / 7:.3f},{i % 3},{'yes' if i % 2 else 'no'}" for i in range(40)]
+    (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,label", *lines]))
+    data = mlnt.open_dataset(tmp_path / f"{name}.csv")
+    assert choose_settings(data, CPU, None, {}).settings.model == "mlp"
+    known = mlnt.open_dataset("digits")
+    assert choose_settings(known, CPU, None, {}).settings.epochs == 40
+
+
 def test_data_is_described_with_what_is_odd_about_it() -> None:
     labels = np.array([0] * 600 + [1] * 4)
     data = mlnt.open_dataset((np.random.default_rng(0).normal(size=(604, 2)), labels))

@@ -18,7 +18,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import mlnt
 from many_processes import CASES, SLOW_CASES, Case
+from mlnt.api import _check_same_everywhere
 from mlnt.cli import run as command
 from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, most_columns
 from mlnt.errors import InputError
@@ -284,6 +286,16 @@ def test_mistakes_appear_once_and_all_end_with_2(tmp_path: Path) -> None:
     assert exit_codes(done) == {"2"}
     assert done.stdout == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_different_data_are_refused_by_all() -> None:
+    class Two(World):
+        def gather_values(self, value: Any) -> list[Any]:
+            return [value, "of other data"]
+
+    _check_same_everywhere(mlnt.open_dataset("digits"), World())
+    with pytest.raises(InputError, match="the processes have different data; give all of them"):
+        _check_same_everywhere(mlnt.open_dataset("digits"), Two(size=2))
 
 
 @pytest.mark.slow

@@ -95,6 +95,34 @@ class TestSeveralSets:
         assert read_label_file(f"{path}:f") == ["0", "1"]
 
 
+@pytest.mark.parametrize(
+    ("column", "numbers", "labels"),
+    [
+        ("index", "0 1 2 3", "a b c d"),
+        ("index", "3 1 0 2", "c b d a"),  # sorted by something else, in a spreadsheet
+        ("row", "3 1 0 2", "c b d a"),
+        ("index", "1 2 3 4", "a b c d"),
+        ("index", "10 20 21 40", "a b c d"),
+        ("index", "w x y z", "a b c d"),
+        ("other", "3 1 0 2", "a b c d"),
+    ],
+)
+def test_labels_belong_to_the_sample_of_their_number(
+    tmp_path: Path, column: str, numbers: str, labels: str
+) -> None:
+    rows = [f"{i},{label}" for i, label in zip(numbers.split(), "abcd", strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join([f"{column},label", *rows]))
+    assert read_label_file(tmp_path / "t.csv") == labels.split()
+
+
+@pytest.mark.parametrize("numbers", ["0 0 0 0", "0 2 1 4", "4 3 2 1"])
+def test_numbers_that_belong_to_no_sample(tmp_path: Path, numbers: str) -> None:
+    rows = [f"{i},{label}" for i, label in zip(numbers.split(), "abcd", strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["index,label", *rows]))
+    with pytest.raises(InputError, match="'index' is neither in order nor all of 0 to 3; sort"):
+        read_label_file(tmp_path / "t.csv")
+
+
 def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,label\n1,x\n2,y\n")
     (tmp_path / "t.txt").write_text("x\ny z\n")

@@ -204,7 +204,8 @@ def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     before = contents(results)
 
     other = make_run(tmp_path / "other", config={"data": {
-        "name": "cifar10", "samples": {"train": 45000}, "fingerprint": "else"}})  # fmt: skip
+        "name": "cifar10", "is_known": True, "samples": {"train": 45000},
+        "fingerprint": "else"}})  # fmt: skip
     with pytest.raises(InputError, match=r"holds another run \(other fingerprint.*--replace"):
         write_results([other], results)
     with pytest.raises(InputError, match=r"are both .*seed-0; give one"):
@@ -248,7 +249,7 @@ def test_command_names_what_is_unfinished(
 def test_hostile_names_are_harmless(tmp_path: Path) -> None:
     name = "../..|<script>`x`[y](z)\n# h"
     config = {
-        "data": {"name": name, "samples": {}, "fingerprint": ""},
+        "data": {"name": name, "is_known": True, "samples": {}, "fingerprint": ""},
         "machine": "=cmd()|<b>",
         "commit": "\x1b[2J**x**",
     }

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -254,6 +255,19 @@ def test_refuses_another_run(tmp_path: Path, changed: dict[str, Any], message: s
     options |= {"iterations": 2, "sets": 1, "batch_size": 256, "seed": 3, "resume": True}
     with pytest.raises(InputError, match=message):
         mlnt.train(**{**options, **changed})
+
+
+def test_refuses_data_of_which_two_samples_have_changed_places(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    rows, labels = generator.normal(size=(400, 3)), np.arange(400) % 2
+    options = {"out": tmp_path / "run", "epochs": 1, "iterations": 1, "sets": 1}
+    with pytest.raises(Stopped):
+        mlnt.train((rows, labels), deadline=-math.inf, **options)
+    swapped = rows.copy()
+    swapped[[7, 9]] = rows[[9, 7]]
+    with pytest.raises(InputError, match="was begun with other data"):
+        mlnt.train((swapped, labels), resume=True, **options)
+    mlnt.train((rows, labels), resume=True, **options)
 
 
 def test_refuses_what_has_ended_or_never_began(

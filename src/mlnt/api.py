@@ -29,7 +29,7 @@ from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
 from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, prepare_deterministic, weight_type
-from mlnt.distributed import job, join, restarted
+from mlnt.distributed import World, job, join, restarted
 from mlnt.errors import InputError, StorageError, TrainingError
 from mlnt.evaluation import accuracy_by_class, predict_probabilities
 from mlnt.filtered import write_filtered
@@ -46,6 +46,7 @@ from mlnt.training import Trainer, Watcher
 
 __all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
 
+SIZED_PICTURES = 1000  # whose sizes tell one tree of pictures from another of the same names
 ModelSource = str | nn.Module | Callable[[], nn.Module]
 # What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
 SOURCE = {
@@ -129,6 +130,7 @@ def train(
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
     prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
+    _check_same_everywhere(prepared, world)
     run = None
     if out is not None and world.leads:
         # torchrun has started all processes again: the run that they had begun goes on.
@@ -272,6 +274,14 @@ def _lasting(place: Any) -> str:
     return str(Path(place).resolve()) if exists(Path(place)) else str(place)
 
 
+def _check_same_everywhere(dataset: Dataset, world: World) -> None:
+    """Several processes compute what one would, of the same data."""
+    if world.size > 1 and len(set(world.gather_values(_fingerprint(dataset)))) > 1:
+        raise InputError(
+            "the processes have different data; give all of them the same samples in the same order"
+        )
+
+
 def _report_faults_to(run: RunFolder, train_split: Split) -> None:
     if isinstance(train_split.inputs, ImageFiles):
         train_split.inputs.faults.file = run.file(FAULTS)
@@ -310,6 +320,7 @@ def _config(
         "own_model": _name_of_model(own_model),
         "data": {
             "name": dataset.name,
+            "is_known": dataset.is_known,
             "label_column": dataset.label_column,
             "text_column": dataset.text_column,
             "classes": list(dataset.classes),
@@ -326,13 +337,17 @@ def _config(
 
 
 def _fingerprint(dataset: Dataset) -> str:
-    """Of the labels, and of a few inputs: the same data in the same order."""
+    """Of labels and inputs in their order; of pictures on disk the names, and the sizes of some."""
     digest = hashlib.sha256(dataset.train.labels.numpy().tobytes())
     inputs = dataset.train.inputs
-    if isinstance(inputs, ImageFiles):
-        digest.update(inputs.paths.names)
-    else:
-        digest.update(inputs[:: max(1, len(inputs) // 100)].contiguous().numpy().tobytes())
+    if not isinstance(inputs, ImageFiles):
+        digest.update(inputs.contiguous().numpy().data.cast("B"))
+        return digest.hexdigest()
+    for index in range(len(inputs)):
+        digest.update(inputs.paths[index].encode("utf-8", "surrogatepass"))
+    for index in range(0, len(inputs), max(1, len(inputs) // SIZED_PICTURES)):
+        file = Path(inputs.paths.full(index))
+        digest.update(str(file.stat().st_size if exists(file) else None).encode())
     return digest.hexdigest()
 
 

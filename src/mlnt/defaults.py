@@ -29,14 +29,18 @@ class Chosen:
 
 
 def preset_for(dataset: Dataset) -> str:
-    return dataset.name if dataset.name in PRESETS_BY_NAME else dataset.kind
+    return dataset.name if _has_preset(dataset) else dataset.kind
+
+
+def _has_preset(dataset: Dataset) -> bool:
+    return dataset.is_known and dataset.name in PRESETS_BY_NAME
 
 
 def choose_settings(
     dataset: Dataset, device: torch.device, preset: str | None, given: Mapping[str, Any]
 ) -> Chosen:
     """The settings of a run: the user's, else what the data asks for, else the preset's."""
-    if preset is not None or dataset.name in PRESETS_BY_NAME:
+    if preset is not None or _has_preset(dataset):
         return Chosen(make_settings(preset or preset_for(dataset), **given), {})
     preset = preset_for(dataset)
     derived = {

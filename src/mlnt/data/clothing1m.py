@@ -66,7 +66,9 @@ def clothing1m_parts(folder: str | Path) -> Parts:
     parts = {
         name: _checked(name, listed, folder, classes) for name, listed in read_lists(place).items()
     }
-    return Parts("clothing1m", classes, parts["train"], parts["validation"], parts["test"])
+    return Parts(
+        "clothing1m", classes, parts["train"], parts["validation"], parts["test"], is_known=True
+    )
 
 
 def missing_lists(place: Path) -> list[str]:

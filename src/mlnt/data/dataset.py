@@ -64,6 +64,7 @@ class Dataset:
     label_column: str | None = None  # of a table, where the user named it
     text_column: str | None = None
     notes: tuple[str, ...] = ()  # what the user should know of the data
+    is_known: bool = False  # the set that mlnt knows by this name, not a file called so
 
     @property
     def kind(self) -> str:

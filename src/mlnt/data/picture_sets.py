@@ -88,6 +88,7 @@ def from_pictures(parts: Parts) -> Dataset:
         split(parts.validation),
         split(parts.test),
         notes=parts.notes,
+        is_known=parts.is_known,
     )
 
 

@@ -111,6 +111,7 @@ class Parts:
     notes: tuple[str, ...] = ()
     # Of a path, size and crop makes the pixels; None: the paths are those of files.
     read: Callable[[str, int, int], np.ndarray] | None = None
+    is_known: bool = False  # as in Dataset
 
 
 def read_picture(

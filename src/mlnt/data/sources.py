@@ -178,6 +178,7 @@ def _from_known(known: Known) -> Dataset:
         train=split(known.train),
         test=split(known.test),
         usual_confusions=known.usual_confusions,
+        is_known=True,
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 
@@ -13,6 +14,7 @@ from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_text
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
+INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the report writes it
 LONGEST_LINE = 2**22  # characters
 MOST_COLUMNS = 100_000
 PATH_NAMES = ("path", "file", "filename", "image", "picture")
@@ -32,7 +34,26 @@ def read_labels(path: Path, label_column: str | None) -> list[str]:
     label = _find_label(header, label_column, (), path)
     if label is None:
         raise InputError(f"{path} has no column named label (columns: {', '.join(header)})")
-    return [row[label].strip() for row in rows]
+    labels = [row[label].strip() for row in rows]
+    for name in INDEX_NAMES:
+        if name in header and header.index(name) != label:
+            return _in_order(labels, [row[header.index(name)] for row in rows], name, path)
+    return labels
+
+
+def _in_order(labels: list[str], numbers: Sequence[str], name: str, path: Path) -> list[str]:
+    """Labels by the number of their sample, where the rows have been sorted by something else."""
+    if not all(number.strip().isdecimal() for number in numbers):
+        return labels  # it says something else
+    places = [int(number) for number in numbers]
+    if all(before < after for before, after in pairwise(places)):
+        return labels
+    if sorted(places) != list(range(len(places))):
+        raise InputError(
+            f"{path}: the column {name!r} is neither in order nor all of 0 to {len(places) - 1}; "
+            "sort the rows as the samples are, or leave the column out"
+        )
+    return [label for _, label in sorted(zip(places, labels, strict=True))]
 
 
 def read_picture_paths(

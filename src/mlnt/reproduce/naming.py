@@ -23,6 +23,8 @@ NAMES = {"cifar10": "CIFAR-10", "cifar10n": "CIFAR-10N"}
 def data_of(config: dict[str, Any]) -> str:
     """cifar10n is CIFAR-10 with labels by people."""
     name = str(config["data"]["name"])
+    if name in (*NAMES, *PRESETS) and not config["data"]["is_known"]:
+        return f"{name} (a file of this name)"
     return "cifar10n" if name == "cifar10" and _human_labels(config) else name
 
 
