@@ -80,6 +80,14 @@ class TestTables:
         assert data.train.inputs.tolist() == [[3, 3], [1, 2]]
         assert data.train.texts == ["good good day", "bad day"]
 
+    @pytest.mark.parametrize("mark", [",", ";", "\t"])
+    def test_what_stands_between_the_columns(self, tmp_path: Path, mark: str) -> None:
+        lines = ["a,label", "0.5,x", "1.5,y", "2.5,x"]
+        (tmp_path / "t.csv").write_text("\n".join(lines).replace(",", mark))
+        data = mlnt.open_dataset(tmp_path / "t.csv")
+        assert data.classes == ("x", "y")
+        assert data.train.inputs.shape == (3, 1)
+
     def test_label_column_by_name_and_sorted_numbers(self, tmp_path: Path) -> None:
         path = write(tmp_path / "t.csv", "a,kind\n1,10\n2,9\n3,10\n")
         data = mlnt.open_dataset(path, label_column="kind")

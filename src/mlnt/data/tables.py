@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TextIO
 
@@ -106,10 +106,13 @@ def read_table(
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
         with open_text(path, "utf-8-sig") as file:
-            rows = (row for row in csv.reader(_lines(file, path), delimiter=delimiter) if row)
+            text = _lines(file, path)
+            first = next(text, "")
+            delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
+            every = csv.reader(chain([first], text), delimiter=delimiter)
+            rows = (row for row in every if row)
             header = _checked_header(next(rows, []), path)
             lines = []
             for number, row in enumerate(rows, start=1):
@@ -127,6 +130,11 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     if not lines:
         raise InputError(f"{path} must hold a line of column names and at least one row")
     return header, lines
+
+
+def _delimiter(header: str) -> str:
+    """A comma; or what stands between the column names where there is none."""
+    return "," if "," in header else next((mark for mark in ";\t" if mark in header), ",")
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[str]:
