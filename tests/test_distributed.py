@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from many_processes import CASES, SLOW_CASES, Case
 from mlnt.cli import run as command
-from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, most_columns
+from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, join, most_columns
 from mlnt.errors import InputError
 from mlnt.runs import RunFolder
 
@@ -284,6 +285,17 @@ def test_mistakes_appear_once_and_all_end_with_2(tmp_path: Path) -> None:
     assert exit_codes(done) == {"2"}
     assert done.stdout == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_group_of_the_users_own_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(InputError, match=r"has called .*init_process_group itself"):
+            join()
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow
