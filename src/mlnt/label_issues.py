@@ -5,6 +5,8 @@ Axes: N samples, C classes.
 
 import csv
 import itertools
+import reprlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +75,8 @@ def find_label_issues(
     See `mlnt.noise_model` for the probability.
     """
     labels_N, probabilities_NC = _checked(labels, probabilities)
-    features_ND = None if features is None else _as_tensor(features).float()
-    held_out_N = None if held_out is None else _as_tensor(held_out).bool()
+    features_ND = None if features is None else _as_tensor(features, "features").float()
+    held_out_N = None if held_out is None else _as_tensor(held_out, "held_out").bool()
     for name, values in (("features", features_ND), ("held_out", held_out_N)):
         if values is not None and len(values) != len(labels_N):
             raise InputError(f"need {name} of {len(labels_N)} samples, got {len(values)}")
@@ -109,7 +111,8 @@ def rank_labels(labels_N: Tensor, judgement: Judgement) -> LabelIssues:
 
 
 def _checked(labels: Any, probabilities: Any) -> tuple[Tensor, Tensor]:
-    labels_N, probabilities_NC = _as_tensor(labels), _as_tensor(probabilities).double()
+    labels_N = _as_tensor(labels, "labels", "class numbers, counted from 0 as the columns are")
+    probabilities_NC = _as_tensor(probabilities, "probabilities").double()
     if probabilities_NC.ndim != 2 or labels_N.shape != probabilities_NC.shape[:1]:
         raise InputError(
             f"need labels [N] and probabilities [N, C], got {tuple(labels_N.shape)} and "
@@ -154,6 +157,7 @@ def write_label_issues(
 
 def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]]:
     """The rows of label_issues.csv, or the first of them."""
+    top = None if top is None else min(top, sys.maxsize)  # islice takes no larger number
     rows: list[dict[str, Any]] = []
     try:
         with open_text(path) as file:
@@ -171,7 +175,10 @@ def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]
     raise InputError(f"{path} is damaged: it must hold the columns {', '.join(COLUMNS)}")
 
 
-def _as_tensor(values: Any) -> Tensor:
-    return (
-        values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    )
+def _as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    try:
+        return torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError):  # texts, or rows of different lengths
+        raise InputError(f"{name} must be {wanted}, got {reprlib.repr(values)}") from None
