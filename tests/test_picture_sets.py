@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,33 @@ def test_clothing1m_is_learnt_from_disk(tree: Path, tmp_path: Path) -> None:
     assert any(name.endswith(broken.name) for name in samples)
     of_broken = training.label_issues.score[-1]
     assert float(of_broken) == 0.0  # nothing was seen of it, so nothing is said against its label
+
+
+def test_accuracy_counts_what_could_be_read(tree: Path, tmp_path: Path) -> None:
+    """Pictures to be judged that are torn: the same figures as without them."""
+    torn, without = tmp_path / "torn", tmp_path / "without"
+    for copy in (torn, without):
+        shutil.copytree(tree, copy)
+    for part in ("clean_val", "clean_test"):
+        keys = (tree / f"{part}_key_list.txt").read_text().split()
+        for key in keys[:5]:
+            (torn / key).write_bytes(b"no picture")
+        (without / f"{part}_key_list.txt").write_text("\n".join(keys[5:]) + "\n")
+    runs = [
+        train(copy, epochs=2, lr=0.05, out=tmp_path / f"run {copy.name}")
+        for copy in (torn, without)
+    ]
+    for row, other in zip(*(run.history for run in runs), strict=True):
+        assert row["student"] == other["student"]
+    assert any(0 < row["student"]["test"] < 100 for row in runs[0].history)
+    assert runs[0].summary["test_by_class"] == runs[1].summary["test_by_class"]
+    found, expected = (mlnt.predict(tmp_path / "run torn", copy) for copy in (torn, without))
+    assert found.accuracy == expected.accuracy
+    assert found.predicted == [""] * 5 + expected.predicted
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "a.jpg").write_bytes(b"no picture")
+    with pytest.raises(mlnt.InputError, match=r"none of the 1 pictures can be read; .*a\.jpg"):
+        mlnt.predict(tmp_path / "run torn", tmp_path / "new")
 
 
 def test_the_recipe_is_the_papers(tree: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, prepare_deterministic, weight_type
 from mlnt.distributed import job, join, restarted
 from mlnt.errors import InputError, StorageError, TrainingError
-from mlnt.evaluation import accuracy_by_class, predict_probabilities
+from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
 from mlnt.journal import RunJournal, SharedJournal, begin
@@ -185,7 +185,8 @@ def train(
         judged = judge_all_labels(result, prepared)
         if test is not None:
             probabilities = predict_probabilities(result.model, test.inputs, world)
-            summary["test_by_class"] = accuracy_by_class(probabilities, test.labels)
+            rows = readable(test.inputs)
+            summary["test_by_class"] = accuracy_by_class(probabilities[rows], test.labels[rows])
         issues = rank_labels(judged.labels, judged.judgement)
         summary["labels"] = len(issues.score)
         summary["label_issues"] = issues.in_words()

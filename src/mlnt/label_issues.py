@@ -181,4 +181,5 @@ def _as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
     try:
         return torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):  # texts, or rows of different lengths
-        raise InputError(f"{name} must be {wanted}, got {reprlib.repr(values)}") from None
+        got = " ".join(reprlib.repr(values).split())  # an array takes several lines
+        raise InputError(f"{name} must be {wanted}, got {got}") from None
