@@ -187,7 +187,7 @@ def train(
             probabilities = predict_probabilities(result.model, test.inputs, world)
             rows = readable(test.inputs)
             summary["test_by_class"] = accuracy_by_class(probabilities[rows], test.labels[rows])
-        issues = rank_labels(judged.labels, judged.judgement)
+        issues = rank_labels(judged.labels, judged.judgement, judged.seen)
         summary["labels"] = len(issues.score)
         summary["label_issues"] = issues.in_words()
         if isinstance(train_split.inputs, ImageFiles):
@@ -356,9 +356,10 @@ def _write_result(
     run.save_state("best", result.model.state_dict())
     for name, model in result.stages[-1].models.items():
         run.save_state(name, model.state_dict())
+    unseen = {i: int(judged.labels[i]) for i in (~judged.seen).nonzero().flatten().tolist()}
     run.write(
         LABEL_ISSUES,
-        lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts),
+        lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts, unseen),
     )
     suspects = issues.positions[issues.flagged]
     run.write(GALLERY, lambda path: write_gallery(path, dataset, suspects))

@@ -7,7 +7,7 @@ import csv
 import itertools
 import reprlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ MOST_IN_SUMMARY = 100  # classes
 
 @dataclass(frozen=True)
 class LabelIssues:
-    """One entry per sample, most suspicious first; then what is to be said of all of them."""
+    """One entry per sample that could be read, most suspicious first; then what is to be said of
+    all of them."""
 
     positions: Tensor  # [N] into the labels as they were given
     given: Tensor  # [N] class numbers
@@ -85,10 +86,14 @@ def find_label_issues(
     return rank_labels(labels_N, judge(labels_N, probabilities_NC, features_ND, held_out_N))
 
 
-def rank_labels(labels_N: Tensor, judgement: Judgement) -> LabelIssues:
-    """The labels as judged, most suspicious first."""
+def rank_labels(
+    labels_N: Tensor, judgement: Judgement, seen_N: Tensor | None = None
+) -> LabelIssues:
+    """The labels as judged, most suspicious first; without those of samples that nobody saw."""
     score = judgement.wrong
     order = torch.argsort(score, descending=True, stable=True)
+    if seen_N is not None:
+        order = order[seen_N[order]]
     flagged = score > 0.5
     others_NC = judgement.posterior.scatter(1, labels_N[:, None], -1.0)
     suggested = torch.where(flagged, others_NC.argmax(dim=1), labels_N)
@@ -135,8 +140,16 @@ def write_label_issues(
     classes: Sequence[str],
     kept: Sequence[bool | None],
     texts: Sequence[str] | None,
+    unseen: Mapping[int, int] | None = None,
 ) -> None:
-    """label_issues.csv. `kept` (None where no mentor was asked) and `texts` are by position."""
+    """label_issues.csv. `kept` (None where no mentor was asked) and `texts` are by position.
+
+    `unseen` are the other labels by position: they come last, and nothing is said of them.
+    """
+
+    def sample(position: int) -> str:
+        return "" if texts is None else harmless(texts[position][:LONGEST_CELL])
+
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -144,7 +157,7 @@ def write_label_issues(
             writer.writerow(
                 [
                     position,
-                    harmless(texts[position][:LONGEST_CELL]) if texts is not None else "",
+                    sample(position),
                     harmless(classes[int(issues.given[row])]),
                     harmless(classes[int(issues.suggested[row])]),
                     f"{float(issues.given_probability[row]):.6f}",
@@ -153,10 +166,13 @@ def write_label_issues(
                     {True: "yes", False: "no", None: ""}[kept[position]],
                 ]
             )
+        for position, label in (unseen or {}).items():
+            nothing = [""] * len(COLUMNS[3:])
+            writer.writerow([position, sample(position), harmless(classes[label]), *nothing])
 
 
 def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]]:
-    """The rows of label_issues.csv, or the first of them."""
+    """The rows of label_issues.csv, or the first of them; without those of samples nobody saw."""
     top = None if top is None else min(top, sys.maxsize)  # islice takes no larger number
     rows: list[dict[str, Any]] = []
     try:
@@ -164,7 +180,8 @@ def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]
             for row in itertools.islice(csv.DictReader(file), top):
                 if tuple(row) != COLUMNS or None in row.values():
                     break
-                rows.append(row)
+                if row["score"]:
+                    rows.append(row)
             else:
                 if rows:
                     return rows
