@@ -109,6 +109,11 @@ def test_nothing_is_said_of_labels_whose_pictures_nobody_saw(
         assert row["given"] == Path(row["sample"]).parent.name
         assert not (is_torn and any(judged.values()))
     assert not any(row["score"] for row in rows[52:])
+    answers = [row["kept"] for row in rows if row["kept"]]
+    (mentor,) = training.summary["filters"]
+    assert (mentor["kept"], mentor["of"]) == (answers.count("yes"), len(answers))
+    with (run / "filtered.csv").open() as file:
+        assert sum(1 for _ in csv.DictReader(file)) == answers.count("no") > 0
 
     assert command(["issues", str(run), "--top", "60"]) == 0
     assert "of the 52 labels" in capsys.readouterr().out
