@@ -222,6 +222,9 @@ def test_tensors_that_do_not_fit() -> None:
     [
         ([0, 1], [[0.5, 0.5]], r"labels \[N\] and probabilities \[N, C\]"),
         ([0.5, 1.0], [[0.5, 0.5]] * 2, "class numbers"),
+        (["a", "b"], [[0.5, 0.5]] * 2, r"labels must be class numbers, .* got \['a', 'b'\]"),
+        ([0, 1], [["a", "b"]] * 2, "probabilities must be numbers, got"),
+        ([0, 1], [[0.5, 0.5], [1.0]], "probabilities must be numbers, got"),
         ([0, 2], [[0.5, 0.5]] * 2, r"lie in \[0, 1\]"),
         ([0, 1], [[5.0, -3.0]] * 2, r"probabilities must lie in \[0, 1\]"),
         ([0, 1], [[np.nan, 1.0]] * 2, r"probabilities must lie in \[0, 1\]"),

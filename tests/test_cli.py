@@ -94,6 +94,8 @@ def test_best_model_is_the_one_in_the_table(run_folder: Path) -> None:
 def test_issues_and_report(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["issues", str(run_folder), "--top", "3"]) == 0
     assert "most suspicious labels" in capsys.readouterr().out
+    assert cli.run(["issues", str(run_folder), "--top", "99999999999999999999"]) == 0
+    assert "are flagged" in capsys.readouterr().out
     before = (run_folder / "report.html").read_text()
     (run_folder / "report.html").unlink()
     assert cli.run(["report", str(run_folder)]) == 0

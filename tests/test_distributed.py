@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 import mlnt
 from many_processes import CASES, SLOW_CASES, Case
 from mlnt.api import _check_same_everywhere
 from mlnt.cli import run as command
-from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, most_columns
+from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, join, most_columns
 from mlnt.errors import InputError
 from mlnt.runs import RunFolder
 
@@ -296,6 +297,17 @@ def test_different_data_are_refused_by_all() -> None:
     _check_same_everywhere(mlnt.open_dataset("digits"), World())
     with pytest.raises(InputError, match="the processes have different data; give all of them"):
         _check_same_everywhere(mlnt.open_dataset("digits"), Two(size=2))
+
+
+def test_a_group_of_the_users_own_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(InputError, match=r"has called .*init_process_group itself"):
+            join()
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow

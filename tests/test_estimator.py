@@ -172,6 +172,16 @@ class TestFrames:
             with pytest.raises(InputError, match="label 7 is missing"):
                 quick().fit(rows, broken)
 
+    def test_one_column_of_texts_is_a_column(self) -> None:
+        pandas = pytest.importorskip("pandas")
+        texts, labels = ["soup and bread", "goal and match"] * 20, [0, 1] * 20
+        frame = pandas.DataFrame({"text": texts}, index=range(100, 140))
+        found = quick().fit(frame, labels)
+        assert found.encoder_.kind == "text"
+        np.testing.assert_array_equal(found.predict_proba(frame), found.predict_proba(texts))
+        of_numbers = quick().fit(pandas.DataFrame({"n": labels}), labels)
+        assert list(of_numbers.feature_names_in_) == ["n"]
+
 
 def test_texts() -> None:
     generator = np.random.default_rng(0)

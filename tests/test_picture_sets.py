@@ -1,19 +1,22 @@
 """Training on pictures that stay on disk: Clothing1M's form, folders by class, weights to start."""
 
+import base64
 import contextlib
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 
 import mlnt
-from clothing_tree import make_small_tree
+from clothing_tree import coloured_noise, make_small_tree
 from mlnt.cli import run as command
 from mlnt.data.encoding import ImageEncoder
 from mlnt.models import build_model, load_weights
@@ -51,11 +54,82 @@ def test_clothing1m_is_learnt_from_disk(tree: Path, tmp_path: Path) -> None:
     with (tmp_path / "run" / "faults.csv").open() as file:
         (fault,) = csv.DictReader(file)
     assert fault["path"].endswith(broken.name)
-    with (tmp_path / "run" / "label_issues.csv").open() as file:
-        samples = {row["sample"] for row in csv.DictReader(file)}
-    assert any(name.endswith(broken.name) for name in samples)
-    of_broken = training.label_issues.score[-1]
-    assert float(of_broken) == 0.0  # nothing was seen of it, so nothing is said against its label
+
+
+def test_accuracy_counts_what_could_be_read(tree: Path, tmp_path: Path) -> None:
+    """Pictures to be judged that are torn: the same figures as without them."""
+    torn, without = tmp_path / "torn", tmp_path / "without"
+    for copy in (torn, without):
+        shutil.copytree(tree, copy)
+    for part in ("clean_val", "clean_test"):
+        keys = (tree / f"{part}_key_list.txt").read_text().split()
+        for key in keys[:5]:
+            (torn / key).write_bytes(b"no picture")
+        (without / f"{part}_key_list.txt").write_text("\n".join(keys[5:]) + "\n")
+    runs = [
+        train(copy, epochs=2, lr=0.05, out=tmp_path / f"run {copy.name}")
+        for copy in (torn, without)
+    ]
+    for row, other in zip(*(run.history for run in runs), strict=True):
+        assert row["student"] == other["student"]
+    assert any(0 < row["student"]["test"] < 100 for row in runs[0].history)
+    assert runs[0].summary["test_by_class"] == runs[1].summary["test_by_class"]
+    found, expected = (mlnt.predict(tmp_path / "run torn", copy) for copy in (torn, without))
+    assert found.accuracy == expected.accuracy
+    assert found.predicted == [""] * 5 + expected.predicted
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "a.jpg").write_bytes(b"no picture")
+    with pytest.raises(mlnt.InputError, match=r"none of the 1 pictures can be read; .*a\.jpg"):
+        mlnt.predict(tmp_path / "run torn", tmp_path / "new")
+
+
+def test_nothing_is_said_of_labels_whose_pictures_nobody_saw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run, random = tmp_path / "data", tmp_path / "run", np.random.default_rng(0)
+    for number in range(60):
+        is_blue, is_wrong = number % 2, number % 10 in (1, 4)
+        path = data / ("red", "blue")[is_blue ^ is_wrong] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        coloured_noise(is_blue / 2, (8, 8), random).save(path)
+        if number < 8:
+            path.write_bytes(b"no picture")
+    options = {"batch_size": 8, "image_size": 8, "epochs": 4, "iterations": 2, "tau": 0.5}
+    training = train(data, out=run, validation_share=0.3, **options)
+    assert training.summary["labels"] == len(training.label_issues.positions) == 52
+    expected = training.summary["label_issues"]
+    assert expected["expected_errors"] == pytest.approx(52 * expected["noise_rate"] / 100)
+    with (run / "label_issues.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(int(row["index"]) for row in rows) == list(range(60))
+    for row in rows:
+        is_torn = int(Path(row["sample"]).stem) < 8
+        judged = {name: row[name] for name in rows[0] if name not in ("index", "sample", "given")}
+        assert bool(row["score"]) != is_torn
+        assert row["given"] == Path(row["sample"]).parent.name
+        assert not (is_torn and any(judged.values()))
+    assert not any(row["score"] for row in rows[52:])
+    answers = [row["kept"] for row in rows if row["kept"]]
+    (mentor,) = training.summary["filters"]
+    assert (mentor["kept"], mentor["of"]) == (answers.count("yes"), len(answers))
+    with (run / "filtered.csv").open() as file:
+        assert sum(1 for _ in csv.DictReader(file)) == answers.count("no") > 0
+
+    assert command(["issues", str(run), "--top", "60"]) == 0
+    assert "of the 52 labels" in capsys.readouterr().out
+    page = (run / "report.html").read_text()
+    assert "Of 52 labels, " in page
+    review = json.loads(page.split('id="report-data">')[1].split("</script>")[0])
+    labels = list(base64.b64decode(review["labels"]["base64"]))
+    assert review["total"] == len(labels) == 60
+    # What the page lets one download is taken by the next training.
+    lines = [f"{i},{review['cells'][label]}" for i, label in enumerate(labels)]
+    (tmp_path / "corrected.csv").write_text("\n".join([review["header"], *lines]) + "\n")
+    options |= {"epochs": 1, "iterations": 1}
+    again = train(data, labels=tmp_path / "corrected.csv", **options)
+    given = [again.classes[int(label)] for label in again.label_issues.given]
+    paths = mlnt.open_dataset(data).train.texts
+    assert given == [Path(paths[i]).parent.name for i in again.label_issues.positions]
 
 
 def test_the_recipe_is_the_papers(tree: Path, tmp_path: Path) -> None:

@@ -3,15 +3,14 @@
 Axes: N samples, C classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from mlnt.data.dataset import Dataset, Split
-from mlnt.data.image_files import ImageFiles
 from mlnt.data.pictures import printable
+from mlnt.judging import seen
 from mlnt.noise_model import Judgement
 from mlnt.recipes import Result
 
@@ -22,6 +21,7 @@ class Judged:
 
     labels: Tensor  # [N]
     judgement: Judgement
+    seen: Tensor  # [N] bool: not of pictures that nobody could read
     kept: list[bool | None]  # by the last mentor; None where none was asked
     texts: list[str] | None
 
@@ -36,34 +36,27 @@ def judge_all_labels(result: Result, dataset: Dataset) -> Judged:
     if dataset.train_indices is None or dataset.held_out_indices is None or held_out is None:
         texts = None if train.texts is None else [printable(text) for text in train.texts]
         places = torch.arange(len(train))
-        return Judged(train.labels, _of(result.judgement, places, [train]), kept, texts)
+        judgement = _of(result.judgement, places)
+        return Judged(train.labels, judgement, seen(train), kept, texts)
     # Nobody trained on the held-out labels, so the model's opinion of them is worth as much.
     order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
     everything = [*kept, *[None] * len(held_out)]
     all_texts = [*(train.texts or ()), *(held_out.texts or ())]
     return Judged(
         labels=torch.cat([train.labels, _as_given(held_out)])[order],
-        judgement=_of(result.judgement, order, [train, held_out]),
+        judgement=_of(result.judgement, order),
+        seen=torch.cat([seen(train), seen(held_out)])[order],
         kept=[everything[i] for i in order.tolist()],
         texts=[printable(all_texts[i]) for i in order.tolist()] if all_texts else None,
     )
 
 
-def _of(judgement: Judgement, places: Tensor, splits: Sequence[Split]) -> Judgement:
-    """The judgement of the samples at these places, where pictures that nobody saw are innocent."""
-    posterior_NC, wrong_N = judgement.posterior.cpu().clone(), judgement.wrong.cpu().clone()
-    start = 0
-    for split in splits:
-        if isinstance(split.inputs, ImageFiles):
-            for index in split.inputs.unreadable():
-                posterior_NC[start + index] = 0.0
-                posterior_NC[start + index, _as_given(split)[index]] = 1.0
-                wrong_N[start + index] = 0.0
-        start += len(split)
+def _of(judgement: Judgement, places: Tensor) -> Judgement:
+    """The judgement of the samples at these places."""
     return replace(
         judgement,
-        posterior=posterior_NC[places],
-        wrong=wrong_N[places],
+        posterior=judgement.posterior.cpu()[places],
+        wrong=judgement.wrong.cpu()[places],
         transition=judgement.transition.cpu(),
     )
 

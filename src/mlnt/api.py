@@ -31,7 +31,7 @@ from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, prepare_deterministic, weight_type
 from mlnt.distributed import World, job, join, restarted
 from mlnt.errors import InputError, StorageError, TrainingError
-from mlnt.evaluation import accuracy_by_class, predict_probabilities
+from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
 from mlnt.journal import RunJournal, SharedJournal, begin
@@ -187,8 +187,9 @@ def train(
         judged = judge_all_labels(result, prepared)
         if test is not None:
             probabilities = predict_probabilities(result.model, test.inputs, world)
-            summary["test_by_class"] = accuracy_by_class(probabilities, test.labels)
-        issues = rank_labels(judged.labels, judged.judgement)
+            rows = readable(test.inputs)
+            summary["test_by_class"] = accuracy_by_class(probabilities[rows], test.labels[rows])
+        issues = rank_labels(judged.labels, judged.judgement, judged.seen)
         summary["labels"] = len(issues.score)
         summary["label_issues"] = issues.in_words()
         if isinstance(train_split.inputs, ImageFiles):
@@ -370,9 +371,10 @@ def _write_result(
     run.save_state("best", result.model.state_dict())
     for name, model in result.stages[-1].models.items():
         run.save_state(name, model.state_dict())
+    unseen = {i: int(judged.labels[i]) for i in (~judged.seen).nonzero().flatten().tolist()}
     run.write(
         LABEL_ISSUES,
-        lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts),
+        lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts, unseen),
     )
     suspects = issues.positions[issues.flagged]
     run.write(GALLERY, lambda path: write_gallery(path, dataset, suspects))

@@ -360,6 +360,13 @@ def join() -> World:
         return _joined[0]
     if not launched():
         return ALL_ALONE
+    if dist.is_initialized():
+        raise InputError(
+            "this program has called torch.distributed.init_process_group itself, and training "
+            "forms the group of its processes on its own; leave that call out (the group stays for "
+            "you to use), start the training apart (torchrun -m mlnt train), or use "
+            "mlnt.NoiseTolerance, which works in any group"
+        )
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     # Loaded later, it would keep the group of all as a default argument: see `leave`.
     importlib.import_module("torch.distributed.nn.functional")

@@ -234,6 +234,8 @@ def _axes(X: Any) -> int:
 
 def _texts(X: Any) -> list[str] | None:
     """The texts in a list, an array or a column; None where X is something else."""
+    if hasattr(X, "iloc") and X.ndim == 2 and X.shape[1] == 1:
+        X = X.iloc[:, 0]  # a data frame of one column
     if _axes(X) != 1:
         return None
     texts = list(X)

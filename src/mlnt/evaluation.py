@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.streaming import batches
 from mlnt.distributed import ALL_ALONE, World
+from mlnt.errors import InputError
 from mlnt.meta.features import logits_and_features
 
 EVALUATION_BATCH = 1024
@@ -39,6 +40,22 @@ def extract_features(
     if isinstance(inputs_N, ImageFiles):
         inputs_N.faults.share(world)
     return rows.gather(features.to(next(model.parameters()).dtype))
+
+
+def readable(inputs_N: Tensor | ImageFiles) -> Tensor | slice:
+    """The rows that a figure may count: in place of a picture that could not be read an empty one
+    was judged. InputError where none is left."""
+    if not isinstance(inputs_N, ImageFiles) or not (unreadable := inputs_N.unreadable()):
+        return slice(None)
+    if len(unreadable) == len(inputs_N):
+        path = inputs_N.paths.full(0)
+        raise InputError(
+            f"none of the {len(inputs_N)} pictures can be read; the first: {path} "
+            f"({inputs_N.faults.found[path]})"
+        )
+    readable_N = torch.ones(len(inputs_N), dtype=torch.bool)
+    readable_N[unreadable] = False
+    return readable_N
 
 
 def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:

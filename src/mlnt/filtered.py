@@ -10,6 +10,7 @@ from mlnt.data.dataset import Dataset
 from mlnt.errors import InputError
 from mlnt.files import open_text
 from mlnt.iterations import Kept
+from mlnt.judging import seen
 from mlnt.texts import harmless
 
 COLUMNS = ("index", "given", "mentor", "given_probability", "mentor_probability")
@@ -19,7 +20,7 @@ def write_filtered(path: Path, kept: Kept, dataset: Dataset) -> None:
     """One row for each sample left out, the least probable label first."""
     labels_N = dataset.train.labels
     probabilities_NC = kept.probabilities.cpu()
-    left_out_N = torch.ones(len(labels_N), dtype=torch.bool)
+    left_out_N = seen(dataset.train)
     left_out_N[kept.indices.cpu()] = False
     given_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
     highest_N, mentor_N = probabilities_NC.max(dim=1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mlnt.data.noise import wrong_share
 from mlnt.evaluation import predict_probabilities
-from mlnt.judging import Judge
+from mlnt.judging import Judge, seen
 from mlnt.meta.teacher import copy_model
 from mlnt.methods import Method
 from mlnt.training import Stage, StageResult, Trainer
@@ -153,17 +153,18 @@ def describe_filter(
 ) -> dict[str, Any]:
     """What the filter did, for people; with the true labels also how well."""
     train = trainer.train
+    seen_N = seen(train).to(train.labels.device)
     report: dict[str, Any] = {
         "after_iteration": iteration,
         "tau": kept.tau,
-        "kept": len(kept.indices),
-        "of": len(train),
+        "kept": int(seen_N[kept.indices].sum()),
+        "of": int(seen_N.sum()),
         "rescued": {classes[number]: count for number, count in kept.rescued.items()},
     }
     if train.true_labels is not None:
         dropped_N = torch.ones(len(train), dtype=torch.bool, device=train.labels.device)
         dropped_N[kept.indices] = False
-        parts = {"wrong_among_kept": ~dropped_N, "wrong_among_dropped": dropped_N}
+        parts = {"wrong_among_kept": ~dropped_N & seen_N, "wrong_among_dropped": dropped_N & seen_N}
         for name, mask in parts.items():
             if mask.any():
                 report[name] = 100 * wrong_share(train.labels[mask], train.true_labels[mask])

@@ -3,14 +3,14 @@
 Axes: N training samples, then the H held out; C classes, D features.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from mlnt.data.dataset import Split
 from mlnt.distributed import ALL_ALONE, World
-from mlnt.evaluation import extract_features, predict_probabilities
+from mlnt.evaluation import extract_features, predict_probabilities, readable
 from mlnt.noise_model import Judgement, judge
 
 
@@ -34,7 +34,26 @@ class Judge:
             probabilities_NC = torch.cat([probabilities_NC, of_held_out])
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
-        return judge(labels_N, probabilities_NC, self._features(model), held_out_N)
+        features_ND, seen_N = self._features(model), self._seen()
+        if seen_N.all():
+            return judge(labels_N, probabilities_NC, features_ND, held_out_N)
+        return _in_their_places(
+            judge(
+                *(
+                    values[seen_N]
+                    for values in (labels_N, probabilities_NC, features_ND, held_out_N)
+                )
+            ),
+            seen_N,
+            labels_N,
+        )
+
+    def _splits(self) -> list[Split]:
+        return [split for split in (self.train, self._held_out()) if split is not None]
+
+    def _seen(self) -> Tensor:
+        """[N + H] bool: not of pictures that nobody could read."""
+        return torch.cat([seen(split) for split in self._splits()])
 
     def _held_out(self) -> Split | None:
         """Validation data whose labels arose as those of the training data did."""
@@ -44,10 +63,25 @@ class Judge:
         if self._features_ND is not None:
             return self._features_ND
         network = model if self.describer is None else self.describer
-        splits = [split for split in (self.train, self._held_out()) if split is not None]
         features_ND = torch.cat(
-            [extract_features(network, split.inputs, self.world) for split in splits]
+            [extract_features(network, split.inputs, self.world) for split in self._splits()]
         )
         if self.describer is not None:
             self._features_ND = features_ND
         return features_ND
+
+
+def seen(split: Split) -> Tensor:
+    """[N] bool: not of pictures that nobody could read."""
+    seen_N = torch.zeros(len(split), dtype=torch.bool)
+    seen_N[readable(split.inputs)] = True
+    return seen_N
+
+
+def _in_their_places(judgement: Judgement, seen_N: Tensor, labels_N: Tensor) -> Judgement:
+    """The judgement of those seen among all; nothing is said against the other labels."""
+    classes = judgement.posterior.shape[1]
+    posterior_NC = torch.eye(classes).to(judgement.posterior)[labels_N.to(judgement.wrong.device)]
+    wrong_N = judgement.wrong.new_zeros(len(labels_N))
+    posterior_NC[seen_N], wrong_N[seen_N] = judgement.posterior, judgement.wrong
+    return replace(judgement, posterior=posterior_NC, wrong=wrong_N)

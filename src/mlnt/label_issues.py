@@ -5,7 +5,9 @@ Axes: N samples, C classes.
 
 import csv
 import itertools
-from collections.abc import Sequence
+import reprlib
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,8 @@ MOST_IN_SUMMARY = 100  # classes
 
 @dataclass(frozen=True)
 class LabelIssues:
-    """One entry per sample, most suspicious first; then what is to be said of all of them."""
+    """One entry per sample that could be read, most suspicious first; then what is to be said of
+    all of them."""
 
     positions: Tensor  # [N] into the labels as they were given
     given: Tensor  # [N] class numbers
@@ -73,8 +76,8 @@ def find_label_issues(
     See `mlnt.noise_model` for the probability.
     """
     labels_N, probabilities_NC = _checked(labels, probabilities)
-    features_ND = None if features is None else _as_tensor(features).float()
-    held_out_N = None if held_out is None else _as_tensor(held_out).bool()
+    features_ND = None if features is None else _as_tensor(features, "features").float()
+    held_out_N = None if held_out is None else _as_tensor(held_out, "held_out").bool()
     for name, values in (("features", features_ND), ("held_out", held_out_N)):
         if values is not None and len(values) != len(labels_N):
             raise InputError(f"need {name} of {len(labels_N)} samples, got {len(values)}")
@@ -83,10 +86,14 @@ def find_label_issues(
     return rank_labels(labels_N, judge(labels_N, probabilities_NC, features_ND, held_out_N))
 
 
-def rank_labels(labels_N: Tensor, judgement: Judgement) -> LabelIssues:
-    """The labels as judged, most suspicious first."""
+def rank_labels(
+    labels_N: Tensor, judgement: Judgement, seen_N: Tensor | None = None
+) -> LabelIssues:
+    """The labels as judged, most suspicious first; without those of samples that nobody saw."""
     score = judgement.wrong
     order = torch.argsort(score, descending=True, stable=True)
+    if seen_N is not None:
+        order = order[seen_N[order]]
     flagged = score > 0.5
     others_NC = judgement.posterior.scatter(1, labels_N[:, None], -1.0)
     suggested = torch.where(flagged, others_NC.argmax(dim=1), labels_N)
@@ -109,7 +116,8 @@ def rank_labels(labels_N: Tensor, judgement: Judgement) -> LabelIssues:
 
 
 def _checked(labels: Any, probabilities: Any) -> tuple[Tensor, Tensor]:
-    labels_N, probabilities_NC = _as_tensor(labels), _as_tensor(probabilities).double()
+    labels_N = _as_tensor(labels, "labels", "class numbers, counted from 0 as the columns are")
+    probabilities_NC = _as_tensor(probabilities, "probabilities").double()
     if probabilities_NC.ndim != 2 or labels_N.shape != probabilities_NC.shape[:1]:
         raise InputError(
             f"need labels [N] and probabilities [N, C], got {tuple(labels_N.shape)} and "
@@ -132,8 +140,16 @@ def write_label_issues(
     classes: Sequence[str],
     kept: Sequence[bool | None],
     texts: Sequence[str] | None,
+    unseen: Mapping[int, int] | None = None,
 ) -> None:
-    """label_issues.csv. `kept` (None where no mentor was asked) and `texts` are by position."""
+    """label_issues.csv. `kept` (None where no mentor was asked) and `texts` are by position.
+
+    `unseen` are the other labels by position: they come last, and nothing is said of them.
+    """
+
+    def sample(position: int) -> str:
+        return "" if texts is None else harmless(texts[position][:LONGEST_CELL])
+
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -141,7 +157,7 @@ def write_label_issues(
             writer.writerow(
                 [
                     position,
-                    harmless(texts[position][:LONGEST_CELL]) if texts is not None else "",
+                    sample(position),
                     harmless(classes[int(issues.given[row])]),
                     harmless(classes[int(issues.suggested[row])]),
                     f"{float(issues.given_probability[row]):.6f}",
@@ -150,17 +166,22 @@ def write_label_issues(
                     {True: "yes", False: "no", None: ""}[kept[position]],
                 ]
             )
+        for position, label in (unseen or {}).items():
+            nothing = [""] * len(COLUMNS[3:])
+            writer.writerow([position, sample(position), harmless(classes[label]), *nothing])
 
 
 def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]]:
-    """The rows of label_issues.csv, or the first of them."""
+    """The rows of label_issues.csv, or the first of them; without those of samples nobody saw."""
+    top = None if top is None else min(top, sys.maxsize)  # islice takes no larger number
     rows: list[dict[str, Any]] = []
     try:
         with open_text(path) as file:
             for row in itertools.islice(csv.DictReader(file), top):
                 if tuple(row) != COLUMNS or None in row.values():
                     break
-                rows.append(row)
+                if row["score"]:
+                    rows.append(row)
             else:
                 if rows:
                     return rows
@@ -171,7 +192,11 @@ def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]
     raise InputError(f"{path} is damaged: it must hold the columns {', '.join(COLUMNS)}")
 
 
-def _as_tensor(values: Any) -> Tensor:
-    return (
-        values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    )
+def _as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    try:
+        return torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError):  # texts, or rows of different lengths
+        got = " ".join(reprlib.repr(values).split())  # an array takes several lines
+        raise InputError(f"{name} must be {wanted}, got {got}") from None

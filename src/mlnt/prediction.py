@@ -17,7 +17,7 @@ from mlnt.data.pictures import printable
 from mlnt.data.sources import Source, check_fits, read
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
-from mlnt.evaluation import accuracy, predict_probabilities
+from mlnt.evaluation import accuracy, predict_probabilities, readable
 from mlnt.models import build_model
 from mlnt.runs import CONFIG, RunFolder
 
@@ -67,17 +67,15 @@ def predict(
         if raw.labels is not None and set(raw.labels) <= set(classes):
             labels = torch.tensor([classes.index(name) for name in raw.labels])
     probabilities_NC = predict_probabilities(model.to(pick_device(device)), inputs).cpu()
-    correct = None if labels is None else float(accuracy(probabilities_NC, labels))
+    counted = readable(inputs)
+    correct = None
+    if labels is not None:
+        correct = float(accuracy(probabilities_NC[counted], labels[counted]))
     predicted = [classes[i] for i in probabilities_NC.argmax(dim=1).tolist()]
     faults = {}
     if isinstance(inputs, ImageFiles):
-        faults, unreadable = dict(inputs.faults.found), inputs.unreadable()
-        if len(unreadable) == len(inputs):
-            path, reason = next(iter(faults.items()))
-            raise InputError(
-                f"none of the {len(inputs)} pictures can be read; the first: {path} ({reason})"
-            )
-        for index in unreadable:  # an empty picture was judged in their place
+        faults = dict(inputs.faults.found)
+        for index in inputs.unreadable():  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
     return Prediction(classes, predicted, probabilities_NC, correct, samples, faults)
 

@@ -21,7 +21,13 @@ from mlnt.config import Settings
 from mlnt.data.dataset import Split
 from mlnt.data.image_files import ImageFiles
 from mlnt.errors import InputError
-from mlnt.evaluation import extract_features, found_errors, memorised_noise, predict_probabilities
+from mlnt.evaluation import (
+    extract_features,
+    found_errors,
+    memorised_noise,
+    predict_probabilities,
+    readable,
+)
 from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
 from mlnt.judging import Judge
 from mlnt.methods import (
@@ -217,14 +223,16 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
         "filters": result.filters,
     }
     if train.true_labels is not None:
-        wrong_N = train.labels != train.true_labels
-        summary["found_errors"] = found_errors(result.judgement.wrong[: len(train)], wrong_N)
+        seen = readable(train.inputs)
+        labels_N, true_N = train.labels[seen], train.true_labels[seen]
+        wrong_N = labels_N != true_N
+        summary["found_errors"] = found_errors(result.judgement.wrong[: len(train)][seen], wrong_N)
         if wrong_N.any():
             summary["memorised_noise"] = {
                 f"{stage.stage.name} {name}": memorised_noise(
-                    predict_probabilities(model, train.inputs, trainer.world),
-                    train.labels,
-                    train.true_labels,
+                    predict_probabilities(model, train.inputs, trainer.world)[seen],
+                    labels_N,
+                    true_N,
                 )
                 for stage in result.stages
                 for name, model in stage.models.items()

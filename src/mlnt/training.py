@@ -19,7 +19,7 @@ from mlnt.config import Settings
 from mlnt.data.sources import Dataset, Split
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, Stopped, TrainingError
-from mlnt.evaluation import accuracy, predict_probabilities
+from mlnt.evaluation import accuracy, predict_probabilities, readable
 from mlnt.methods.base import Method, Rates
 from mlnt.schedule import rates_at
 from mlnt.steps import Steps
@@ -342,7 +342,8 @@ class Trainer:
             for part, split in (("validation", self.validation), ("test", self.test)):
                 if split is not None:
                     probabilities = predict_probabilities(model, split.inputs, self.world)
-                    figures[part] = float(accuracy(probabilities, split.labels))
+                    rows = readable(split.inputs)
+                    figures[part] = float(accuracy(probabilities[rows], split.labels[rows]))
             row[name] = figures
             result, test = results[name], figures.get("test")
             if figures["validation"] > result.validation:

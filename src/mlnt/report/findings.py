@@ -5,7 +5,7 @@ Axes: N labels, most suspicious first; C classes.
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -62,9 +62,18 @@ class Findings:
     score_N: np.ndarray
     flagged: int  # so many of the first look wrong
     suspects: list[Suspect]  # the first of them, as many as one page shows
+    unseen: dict[int, int] = field(
+        default_factory=dict
+    )  # index and class of what nobody could read
 
     def __len__(self) -> int:
+        """How many labels were judged."""
         return len(self.index_N)
+
+    @property
+    def total(self) -> int:
+        """How many labels the data came with."""
+        return len(self) + len(self.unseen)
 
     @property
     def share(self) -> float:
@@ -78,10 +87,12 @@ class Findings:
         return 0.5 if below <= 0.5 <= above else float(above + below) / 2
 
     def labels_in_order(self) -> np.ndarray:
-        """Class numbers [N] in the order of the data."""
-        labels_N = np.full(len(self), -1, np.int64)
-        labels_N[self.index_N] = self.given_N
-        if (labels_N < 0).any() or (self.index_N < 0).any():
+        """Class numbers of all labels in the order of the data."""
+        unseen = np.array([*self.unseen.items()], np.int64).reshape(-1, 2)
+        index_N = np.concatenate([self.index_N, unseen[:, 0]])
+        labels_N = np.full(self.total, -1, np.int64)
+        labels_N[index_N] = np.concatenate([self.given_N, unseen[:, 1]])
+        if (labels_N < 0).any() or (index_N < 0).any():
             raise ValueError("the labels must hold each index once")
         return labels_N
 
@@ -143,6 +154,7 @@ def read_findings(path: Path, classes: Sequence[str], flagged: int) -> Findings:
     number = {harmless(name): place for place, name in enumerate(classes)}
     index, given, suggested, score = [], [], [], []
     suspects: list[Suspect] = []
+    unseen: dict[int, int] = {}
     try:
         with open_text(path) as file:
             rows = csv.reader(file)
@@ -152,6 +164,9 @@ def read_findings(path: Path, classes: Sequence[str], flagged: int) -> Findings:
             at = [columns[name] for name in COLUMNS[:7]]
             for row in rows:
                 position, text, label, other, p_given, p_suggested, suspicion = (row[i] for i in at)
+                if not suspicion:
+                    unseen[int(position)] = number[label]
+                    continue
                 index.append(int(position))
                 given.append(number[label])
                 suggested.append(number[other])
@@ -180,4 +195,5 @@ def read_findings(path: Path, classes: Sequence[str], flagged: int) -> Findings:
         score_N=np.array(score),
         flagged=min(flagged, len(index)),
         suspects=suspects,
+        unseen=unseen,
     )

@@ -140,7 +140,7 @@ def review_data(
         "classes": findings.classes,
         "keys": class_keys(findings.classes),
         "labels": packed(labels_N, len(findings.classes)),
-        "total": len(findings),
+        "total": findings.total,
         "cells": label_cells(findings.classes)[0],
         "header": label_header(config["data"].get("label_column")),
         "file": file,
