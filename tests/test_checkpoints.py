@@ -237,12 +237,22 @@ def test_a_full_disk_on_the_command_line(
 ) -> None:
     rows = [f"{i % 7},{i % 2 * 4 + i % 3},{'yes' if i % 2 else 'no'}" for i in range(100)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
-    options = ["--epochs", "1", "--iterations", "1", "--sets", "1", "--out", str(tmp_path / "run")]
+    options = [
+        "--epochs",
+        "1",
+        "--iterations",
+        "1",
+        "--sets",
+        "1",
+        "--out",
+        str(tmp_path / "my run"),
+    ]
     monkeypatch.setattr(storage, "os", Failing("write", refuse(errno.ENOSPC)))
     assert command(["train", str(tmp_path / "t.csv"), *options]) == 1
     said = capsys.readouterr().err
     assert said.startswith("mlnt: training stopped: cannot write to")
     assert "No space left on device; no checkpoint yet; once that is mended" in said
+    assert said.endswith(f"go on with: mlnt train --resume '{tmp_path}/my run'\n")
     assert said.count("\n") == 1
 
 

@@ -1,9 +1,11 @@
 """A run folder as the journal of a training: what it reached, and how it goes on."""
 
 import contextlib
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load, save
@@ -11,6 +13,7 @@ from safetensors.torch import load, save
 from mlnt.config import Settings, settings_from
 from mlnt.distributed import World
 from mlnt.errors import InputError
+from mlnt.models import is_imported
 from mlnt.packing import Tensors, pack, unpack
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Journal, Stage
@@ -131,12 +134,20 @@ class SharedJournal(Journal):
         self.own.save(stage, content, end, must)
 
 
+def going_on(folder: Path, model: str) -> str:
+    """The command that goes on with a run, for a shell."""
+    words = ["mlnt", "train", "--resume", str(folder)]
+    # A run folder must not say what to import.
+    return shlex.join([*words, "--model", model] if is_imported(model) else words)
+
+
 def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bool) -> RunJournal:
     """A journal for a new run, or for one that was interrupted and was begun alike."""
     if resume and run.file(CONFIG).exists():
         if run.file(SUMMARY).exists():
             run.checkpoints.remove()  # if it was killed in its very last moment
-            raise InputError(f"{run.path} has come to its end; `mlnt report {run.path}` shows it")
+            command = shlex.join(["mlnt", "report", str(run.path)])
+            raise InputError(f"{run.path} has come to its end; `{command}` shows it")
         with run.expect_intact():
             was = run.read_json(CONFIG)
             check_same(was, config, str(run.path))
