@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -223,7 +224,10 @@ def test_a_training_ends_with_one_line_and_goes_on_later(
     assert expected in message
     assert "\n" not in message
     assert "(epoch 1 of mlnt iteration 1); once that is mended, go on with: mlnt train" in message
+    named = re.findall(r"last good checkpoint: (\S+)", message)
+    assert [Path(path).is_file() for path in named] == [True] * (name != "folder removed")
     if name == "folder removed":
+        assert "its last checkpoint is gone too" in message
         (tmp_path / "elsewhere").rename(run)
     again = mlnt.train(blobs(), out=run, resume=True, **QUICK)
     assert [row["class_loss"] for row in again.history] == [

@@ -57,7 +57,7 @@ class RunJournal(Journal):
         self.run = run
         self.pace = Pace(settings.checkpoint_minutes)
         self.rows: list[dict[str, Any]] = []  # of the stages gone through so far
-        self.last_good = "no checkpoint yet"
+        self.reached: tuple[Stage, str] | None = None  # by the last checkpoint
 
     def load(self, stage: Stage) -> dict[str, Any] | None:
         with self.run.writing(), self.run.expect_intact():
@@ -101,8 +101,18 @@ class RunJournal(Journal):
     def _remember(self, stage: Stage, content: dict[str, Any]) -> None:
         epochs, steps = len(content["progress"]["history"]), content["steps"]["epoch"]["done"]
         reached = f"epoch {epochs}" + (f" and {steps} steps" if steps else "")
-        path = self.run.checkpoints.newest(stage.file_name)
-        self.last_good = f"last good checkpoint: {path} ({reached} of {stage.name})"
+        self.reached = stage, f"{reached} of {stage.name}"
+
+    @property
+    def last_good(self) -> str:
+        """The last checkpoint, for a message; somebody may have removed it."""
+        if self.reached is None:
+            return "no checkpoint yet"
+        stage, reached = self.reached
+        path = self.run.checkpoints.find(stage.file_name)
+        if path is None:
+            return f"its last checkpoint is gone too ({reached})"
+        return f"last good checkpoint: {path} ({reached})"
 
 
 class SharedJournal(Journal):
