@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mlnt.config import Settings, settings_from
 from mlnt.distributed import World
 from mlnt.errors import InputError
 from mlnt.models import is_imported
-from mlnt.packing import Tensors, pack, unpack
+from mlnt.packing import Tensors, copied, pack, unpack
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Journal, Stage
 
@@ -57,6 +58,8 @@ class RunJournal(Journal):
         self.run = run
         self.pace = Pace(settings.checkpoint_minutes)
         self.rows: list[dict[str, Any]] = []  # of the stages gone through so far
+        # Ends of stages that were not worth their time: what they would have held, on the CPU.
+        self.left_out: dict[Stage, dict[str, Any]] = {}
         self.reached: tuple[Stage, str] | None = None  # by the last checkpoint
 
     def load(self, stage: Stage) -> dict[str, Any] | None:
@@ -84,9 +87,17 @@ class RunJournal(Journal):
         end: bool = False,
         must: bool = False,
     ) -> None:
-        # Without that of a stage's end a run goes on from the one before: it only takes longer.
-        if not (must or self.pace.allows(END_SHARE if end else SHARE)):
-            return
+        self.left_out.pop(stage, None)
+        # First the ends of earlier stages: without them those would be trained again.
+        for earlier in list(self.left_out):
+            if must or self.pace.allows(END_SHARE):
+                self._write(earlier, partial(self.left_out.pop, earlier))
+        if must or self.pace.allows(END_SHARE if end else SHARE):
+            self._write(stage, content)
+        elif end:
+            self.left_out[stage] = copied(content())
+
+    def _write(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
         with self.run.writing(), self.pace.measured():
             saved = content()
             self.run.checkpoints.save(stage.file_name, saved)
