@@ -339,8 +339,8 @@ def results(
     RESULTS.md lies beside the folder of the results, and is made from what is in it alone.
     """
     record = reproduce.write_results(folders or [], to, replace)
-    for folder in record.unfinished:
-        console.print(f"not finished, left out: {folder}", style="yellow", soft_wrap=True)
+    for folder, reason in record.left_out.items():
+        console.print(f"{reason}, left out: {folder}", style="yellow", soft_wrap=True)
     for folder in record.copied:
         console.print(f"run: {folder}", soft_wrap=True)
     console.print(f"written: {', '.join(map(str, record.files))}", soft_wrap=True)
