@@ -3,13 +3,16 @@
 import copy
 import dataclasses
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from mlnt import bench, cli
+from mlnt import bench, cli, origin
 from mlnt.bench import rows as bench_rows
 from mlnt.bench.authors import AuthorsWay
 from mlnt.bench.floor import KernelTime, convolution_floor, floor_of_cross_entropy, floor_of_mlnt
@@ -279,6 +282,32 @@ def test_commit_of_this_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert commit() == "unknown" or len(commit().removesuffix("+changes")) == 40
     monkeypatch.setenv("PATH", str(tmp_path))  # no git there
     assert commit() == "unknown"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_changes_are_those_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *name, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    package = tmp_path / "src" / "mlnt"
+    package.mkdir(parents=True)
+    (package / "origin.py").write_text("# of the package\n")
+    (tmp_path / "README.md").write_text("read me\n")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    monkeypatch.delenv("MLNT_COMMIT", raising=False)
+    monkeypatch.setattr(origin, "__file__", str(package / "origin.py"))
+    (tmp_path / "my notes.txt").write_text("untracked\n")
+    clean = commit()
+    assert re.fullmatch("[0-9a-f]{40}", clean)
+    (package / "new.py").write_text("# untracked, but computes\n")
+    assert commit() == f"{clean}+changes"
+    (package / "new.py").unlink()
+    assert commit() == clean
+    (tmp_path / "README.md").write_text("changed\n")
+    assert commit() == f"{clean}+changes"
 
 
 def test_command_writes_figures_and_picture(

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +18,12 @@ import mlnt
 from mlnt import checkpoints, journal, storage
 from mlnt.checkpoints import Checkpoints
 from mlnt.cli import run as command
-from mlnt.errors import InputError, StorageError
+from mlnt.config import make_settings
+from mlnt.errors import InputError, Stopped, StorageError
 from mlnt.journal import Pace
 from mlnt.runs import LOCK, RunFolder
-from mlnt.training import Watcher
+from mlnt.steps import Steps
+from mlnt.training import Stage, Watcher
 
 fcntl = pytest.importorskip("fcntl")
 QUICK = {"epochs": 3, "iterations": 1, "sets": 1, "batch_size": 64, "seed": 1}
@@ -223,7 +226,10 @@ def test_a_training_ends_with_one_line_and_goes_on_later(
     assert expected in message
     assert "\n" not in message
     assert "(epoch 1 of mlnt iteration 1); once that is mended, go on with: mlnt train" in message
+    named = re.findall(r"last good checkpoint: (\S+)", message)
+    assert [Path(path).is_file() for path in named] == [True] * (name != "folder removed")
     if name == "folder removed":
+        assert "its last checkpoint is gone too" in message
         (tmp_path / "elsewhere").rename(run)
     again = mlnt.train(blobs(), out=run, resume=True, **QUICK)
     assert [row["class_loss"] for row in again.history] == [
@@ -237,12 +243,22 @@ def test_a_full_disk_on_the_command_line(
 ) -> None:
     rows = [f"{i % 7},{i % 2 * 4 + i % 3},{'yes' if i % 2 else 'no'}" for i in range(100)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
-    options = ["--epochs", "1", "--iterations", "1", "--sets", "1", "--out", str(tmp_path / "run")]
+    options = [
+        "--epochs",
+        "1",
+        "--iterations",
+        "1",
+        "--sets",
+        "1",
+        "--out",
+        str(tmp_path / "my run"),
+    ]
     monkeypatch.setattr(storage, "os", Failing("write", refuse(errno.ENOSPC)))
     assert command(["train", str(tmp_path / "t.csv"), *options]) == 1
     said = capsys.readouterr().err
     assert said.startswith("mlnt: training stopped: cannot write to")
     assert "No space left on device; no checkpoint yet; once that is mended" in said
+    assert said.endswith(f"go on with: mlnt train --resume '{tmp_path}/my run'\n")
     assert said.count("\n") == 1
 
 
@@ -280,6 +296,82 @@ def test_writing_stays_below_a_hundredth(cost: float, epoch: float) -> None:
     assert pace.written >= 4
     assert pace.seconds < 0.01 * now[0]
     assert lost <= max(300, epoch, 2 * cost / journal.SHARE) + 10 + cost
+
+
+class StopAt(Watcher):
+    """Stops at the beginning of a stage, or after its first step."""
+
+    def __init__(self, iteration: int, steps: int) -> None:
+        self.iteration, self.steps = iteration, steps
+
+    def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
+        self.is_there = stage.iteration == self.iteration
+        if self.is_there and self.steps == 0:
+            raise Stopped
+
+    def step_ends(self) -> None:
+        if self.is_there:
+            raise Stopped
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_stop_writes_the_ends_that_were_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Two stages ended without a checkpoint of their end; the third is stopped."""
+    monkeypatch.setattr(journal, "SHARE", 0.0)
+    monkeypatch.setattr(journal, "END_SHARE", 0.0)
+    monkeypatch.setattr("mlnt.api.write_report", lambda run: None)
+    options = {**QUICK, "iterations": 2}
+    whole, run = mlnt.train(blobs(), **options), tmp_path / "run"
+    with pytest.raises(Stopped):
+        mlnt.train(blobs(), out=run, watchers=[StopAt(2, steps)], **options)
+    kept = RunFolder(run).checkpoints
+    for name, epochs in (("0-cross_entropy", 3), ("1-mlnt", 3), ("2-mlnt", 0)):
+        saved = kept.load(name)
+        assert saved is not None
+        assert len(saved["progress"]["history"]) == epochs, name
+    begun: list[int] = []
+    monkeypatch.setattr(Steps, "run", counting(Steps.run, begun))
+    again = mlnt.train(blobs(), out=run, resume=True, **options)
+    assert len(begun) == 3, "only the epochs of the third stage are trained"
+    assert again.history[:6] == RunFolder(run).read_metrics()[:6]
+    expected = whole.model.state_dict()
+    assert all(torch.equal(v, expected[k]) for k, v in again.model.state_dict().items())
+
+
+def counting(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return function(*arguments)
+
+    return counted
+
+
+def test_an_end_left_out_is_written_when_there_is_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was when its stage ended, and before anything of the next stage."""
+    (tmp_path / "run").mkdir()
+    kept = journal.RunJournal(RunFolder(tmp_path / "run"), make_settings("table"))
+    first, second, may_write = Stage("cross_entropy", 0), Stage("mlnt", 1), []
+    monkeypatch.setattr(Pace, "allows", lambda self, share: bool(may_write and may_write.pop()))
+    weights = torch.zeros(3)
+
+    def state() -> dict[str, Any]:
+        return {"progress": {"history": [{}]}, "steps": {"epoch": {"done": 0}, "w": weights}}
+
+    kept.save(first, state, end=True)
+    weights += 1
+    kept.save(second, state)
+    assert not kept.run.checkpoints.folder.exists(), "no time yet"
+    may_write += [True]
+    kept.save(second, state)
+    saved = kept.run.checkpoints.load("0-cross_entropy")
+    assert saved is not None
+    assert torch.equal(saved["steps"]["w"], torch.zeros(3))
+    assert kept.run.checkpoints.load("1-mlnt") is None
+    assert not kept.left_out, "its memory is free"
 
 
 def test_what_writing_took_is_said(tmp_path: Path) -> None:

@@ -136,6 +136,17 @@ class TestShares:
         assert ALL_ALONE.gather_values(2) == [2]
 
 
+@pytest.mark.parametrize("text", ["abc", "", "0", "-1", "2.5", "9" * 5000])
+def test_odd_environment_variables_are_one_line(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", text)
+    assert command(["train", "odd.csv"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("mlnt: the environment variable WORLD_SIZE must be a whole number")
+    assert said.count("\n") == 1
+
+
 def names_in(tree: ast.AST) -> set[str]:
     """What is imported, and what is reached through dots."""
     found = set()

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,45 @@ def test_the_second_ends_at_once(
     assert handlers() == before
     assert not (tmp_path / "run" / "checkpoints").exists(), "nothing more was done"
     assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_training_goes_on_when_nobody_reads(tmp_path: Path, table: Path) -> None:
+    """As in `mlnt train … | head -1`, but gone from the beginning."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "mlnt", "train", str(table), *OPTIONS, "--out", "run"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(mlnt.__file__).parent.parent)}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=240,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_a_signal_stops_when_nobody_reads(
+    tmp_path: Path,
+    table: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_step: Callable[[int, Callable[[], None]], None],
+) -> None:
+    class Unread:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def write(self, descriptor: int, content: bytes) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("mlnt.interruption.os", Unread())
+    at_step(8, lambda: send(signal.SIGTERM))
+    assert command(["train", str(table), *OPTIONS, "--out", str(tmp_path / "run")]) == 143
+    assert RunFolder(tmp_path / "run").checkpoints.load("0-cross_entropy") is not None
 
 
 def test_an_experiment_stops_too(

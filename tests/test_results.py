@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import mlnt
 from mlnt import cli
 from mlnt.config import make_settings
 from mlnt.errors import InputError
@@ -246,6 +248,26 @@ def test_command_names_what_is_unfinished(
     assert "was not put there by `mlnt results`" in capsys.readouterr().err
 
 
+def test_a_run_without_test_data_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("out/with"))
+    mlnt.train(
+        (torch.arange(120.0).reshape(60, 2), torch.arange(60) % 2),
+        out="out/without",
+        method="cross_entropy",
+        epochs=1,
+        batch_size=16,
+    )
+    assert cli.run(["results", "out"]) == 0
+    shown = capsys.readouterr().out
+    assert "had no test data, left out: out/without" in shown
+    assert f"run: results/{AT_50}/seed-0" in shown
+    assert len(list(Path("results").rglob("summary.json"))) == 1
+    assert cli.run(["results", "out/without"]) == 0, "nothing to write down is no mistake"
+
+
 def test_hostile_names_are_harmless(tmp_path: Path) -> None:
     name = "../..|<script>`x`[y](z)\n# h"
     config = {
@@ -269,7 +291,15 @@ def test_hostile_names_are_harmless(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"[\w.,/-]+", path.as_posix()) for path in places)
 
 
-@pytest.mark.parametrize("damage", ["[]", '{"models": []}', '{"models": [{"best": null}]}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "[]",
+        '{"models": []}',
+        '{"models": [{"best": null}]}',
+        '{"models": [{"best": null, "last": 1}], "seconds": 1}',
+    ],
+)
 def test_damaged_runs_are_refused(tmp_path: Path, damage: str) -> None:
     run = make_run(tmp_path / "run")
     (run / "summary.json").write_text(damage)

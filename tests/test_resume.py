@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from safetensors.torch import load_file
 
 import mlnt
 from mlnt import journal
+from mlnt.cli import app
 from mlnt.cli import run as command
 from mlnt.config import make_settings
 from mlnt.data.dataset import Split
+from mlnt.distributed import ProcessLost
 from mlnt.errors import InputError, Stopped
+from mlnt.journal import going_on
 from mlnt.methods import CrossEntropy, Rates
 from mlnt.models import SmallConv
 from mlnt.packing import pack, unpack
@@ -94,6 +98,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     train(folder)
     return folder
+
+
+def test_the_command_to_go_on_is_for_a_shell() -> None:
+    assert going_on(Path("runs/x-001"), "small_conv") == "mlnt train --resume runs/x-001"
+    assert shlex.split(going_on(Path("my run; ls"), "my net:f")) == [
+        *("mlnt", "train", "--resume", "my run; ls", "--model", "my net:f")
+    ]
+
+
+def test_a_process_that_is_lost_is_told_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*arguments: object, **options: object) -> None:
+        raise ProcessLost("gone")
+
+    monkeypatch.setattr("mlnt.api.train", lose)
+    with pytest.raises(ProcessLost) as caught:
+        app(["train", "x.csv", "--out", str(tmp_path / "my run")], standalone_mode=False)
+    assert caught.value.advice == f"; go on with: mlnt train --resume '{tmp_path}/my run'"
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(0, 1), (1, 0), (1, 3), (2, 0), (3, 2), (6, 0)])
@@ -182,6 +205,7 @@ def test_the_end_of_a_stage_may_be_left_out(
     folder = tmp_path / "run"
     with pytest.raises(Stopped):
         train(folder, watchers=[StopAfter(2, 2)])
+    RunFolder(folder).checkpoints.newest("0-cross_entropy").unlink()  # written when it stopped
     first = RunFolder(folder).checkpoints.load("0-cross_entropy")
     assert first is not None
     assert len(first["progress"]["history"]) == 1

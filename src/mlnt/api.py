@@ -34,7 +34,7 @@ from mlnt.errors import InputError, StorageError, TrainingError
 from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
-from mlnt.journal import RunJournal, SharedJournal, begin
+from mlnt.journal import RunJournal, SharedJournal, begin, going_on
 from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
@@ -173,7 +173,7 @@ def train(
             config |= {"machine": machine_name(device), "commit": commit()}
             stack.enter_context(run.locked())
             trainer.journal = journal = begin(run, config, chosen, resume)
-            stack.enter_context(_telling_what_is_left(run, journal))
+            stack.enter_context(_telling_what_is_left(journal, going_on(run.path, chosen.model)))
             _report_faults_to(run, train_split)
         if world.size > 1:
             trainer.journal = SharedJournal(world, trainer.journal)
@@ -388,12 +388,12 @@ def _write_result(
 
 
 @contextlib.contextmanager
-def _telling_what_is_left(run: RunFolder, journal: RunJournal) -> Iterator[None]:
+def _telling_what_is_left(journal: RunJournal, command: str) -> Iterator[None]:
     """What ends a training inside is told with the checkpoint that there is."""
     try:
         yield
     except StorageError as error:
-        go_on = f"once that is mended, go on with: mlnt train --resume {run.path}"
+        go_on = f"once that is mended, go on with: {command}"
         raise StorageError(f"{error}; {journal.last_good}; {go_on}") from None
     except TrainingError as error:
         raise TrainingError(f"{error}; {journal.last_good}") from None

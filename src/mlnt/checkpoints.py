@@ -55,6 +55,10 @@ class Checkpoints:
     def before(self, name: str) -> Path:
         return self.folder / f"{name}.before.safetensors"
 
+    def find(self, name: str) -> Path | None:
+        """The newest there is, which has its old name where writing the next was cut short."""
+        return next((p for p in (self.newest(name), self.before(name)) if os.path.exists(p)), None)
+
     def save(self, name: str, content: dict[str, Any]) -> None:
         """Anything nested of tensors and plain values; OSError if it cannot be kept."""
         tensors: Tensors = {}

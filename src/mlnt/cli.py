@@ -2,7 +2,6 @@
 
 import csv
 import math
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -21,9 +20,8 @@ from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
 from mlnt.farewell import end_together, explain, only_the_first_speaks, wait_for_others
 from mlnt.interruption import Interruption
-from mlnt.journal import MACHINE
+from mlnt.journal import MACHINE, going_on
 from mlnt.label_issues import read_label_issues
-from mlnt.models import is_imported
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import (
@@ -127,10 +125,11 @@ def train(
                         **given,
                     )
         except ProcessLost as lost:
-            lost.advice = f"; go on with: mlnt train --resume {folder}"
+            lost.advice = f"; go on with: {going_on(folder, given.get('model', ''))}"
             raise
         except Stopped as stop:
-            console.print(f"{stop}; go on with: {_going_on(folder, given)}", soft_wrap=True)
+            command = going_on(folder, given.get("model", ""))
+            console.print(f"{stop}; go on with: {command}", soft_wrap=True)
             wait_for_others(join())
             raise typer.Exit(interruption.status) from None
     if join().leads:
@@ -165,12 +164,6 @@ def _folder_of_run(
     if data is not None or out is not None or given.keys() - {"model", *MACHINE}:
         raise InputError("--resume goes on with the data and settings of its run; give no others")
     return resume
-
-
-def _going_on(folder: Path, given: dict[str, Any]) -> str:
-    command = f"mlnt train --resume {shlex.quote(str(folder))}"
-    # A run folder must not say what to import.
-    return f"{command} --model {given['model']}" if is_imported(given.get("model", "")) else command
 
 
 def _set(options: dict[str, Any]) -> dict[str, Any]:
@@ -346,8 +339,8 @@ def results(
     RESULTS.md lies beside the folder of the results, and is made from what is in it alone.
     """
     record = reproduce.write_results(folders or [], to, replace)
-    for folder in record.unfinished:
-        console.print(f"not finished, left out: {folder}", style="yellow", soft_wrap=True)
+    for folder, reason in record.left_out.items():
+        console.print(f"{reason}, left out: {folder}", style="yellow", soft_wrap=True)
     for folder in record.copied:
         console.print(f"run: {folder}", soft_wrap=True)
     console.print(f"written: {', '.join(map(str, record.files))}", soft_wrap=True)

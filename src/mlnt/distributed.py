@@ -330,12 +330,12 @@ def _rank_of(group: Group, rank: int) -> int:
 
 def launched() -> bool:
     """Whether torchrun, or somebody alike, started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    return _number("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
 
 
 def processes_here() -> int:
     """How many processes torchrun started on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return _number("LOCAL_WORLD_SIZE", 1)
 
 
 def restarted() -> bool:
@@ -344,7 +344,22 @@ def restarted() -> bool:
 
 
 def _starts() -> int:
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return _number("TORCHELASTIC_RESTART_COUNT", 0)
+
+
+def _number(variable: str, least: int) -> int:
+    """What torchrun says in the environment; the least it could say where it says nothing."""
+    text = os.environ.get(variable, str(least))
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise InputError(
+            f"the environment variable {variable} must be a whole number from {least} on, got "
+            f"{text!r}; torchrun sets it: unset it to start one process alone"
+        )
+    return number
 
 
 def job() -> str | None:
@@ -382,7 +397,7 @@ def join() -> World:
     world = World(
         rank,
         size,
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_rank=_number("LOCAL_RANK", 0),
         local_size=processes_here(),
         store=store,
     )

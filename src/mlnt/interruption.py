@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: the first ends training after its step, the second at once."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -74,4 +75,5 @@ class Interruption(Watcher):
         if self.world.leads and not self.has_spoken:
             self.has_spoken = True
             # Past Python's buffers, in which this process may be at this very moment.
-            os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")
+            with contextlib.suppress(OSError):  # nobody may read it any more
+                os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")

@@ -1,9 +1,12 @@
 """A run folder as the journal of a training: what it reached, and how it goes on."""
 
 import contextlib
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load, save
@@ -11,7 +14,8 @@ from safetensors.torch import load, save
 from mlnt.config import Settings, settings_from
 from mlnt.distributed import World
 from mlnt.errors import InputError
-from mlnt.packing import Tensors, pack, unpack
+from mlnt.models import is_imported
+from mlnt.packing import Tensors, copied, pack, unpack
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Journal, Stage
 
@@ -54,7 +58,9 @@ class RunJournal(Journal):
         self.run = run
         self.pace = Pace(settings.checkpoint_minutes)
         self.rows: list[dict[str, Any]] = []  # of the stages gone through so far
-        self.last_good = "no checkpoint yet"
+        # Ends of stages that were not worth their time: what they would have held, on the CPU.
+        self.left_out: dict[Stage, dict[str, Any]] = {}
+        self.reached: tuple[Stage, str] | None = None  # by the last checkpoint
 
     def load(self, stage: Stage) -> dict[str, Any] | None:
         with self.run.writing(), self.run.expect_intact():
@@ -81,9 +87,17 @@ class RunJournal(Journal):
         end: bool = False,
         must: bool = False,
     ) -> None:
-        # Without that of a stage's end a run goes on from the one before: it only takes longer.
-        if not (must or self.pace.allows(END_SHARE if end else SHARE)):
-            return
+        self.left_out.pop(stage, None)
+        # First the ends of earlier stages: without them those would be trained again.
+        for earlier in list(self.left_out):
+            if must or self.pace.allows(END_SHARE):
+                self._write(earlier, partial(self.left_out.pop, earlier))
+        if must or self.pace.allows(END_SHARE if end else SHARE):
+            self._write(stage, content)
+        elif end:
+            self.left_out[stage] = copied(content())
+
+    def _write(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
         with self.run.writing(), self.pace.measured():
             saved = content()
             self.run.checkpoints.save(stage.file_name, saved)
@@ -98,8 +112,18 @@ class RunJournal(Journal):
     def _remember(self, stage: Stage, content: dict[str, Any]) -> None:
         epochs, steps = len(content["progress"]["history"]), content["steps"]["epoch"]["done"]
         reached = f"epoch {epochs}" + (f" and {steps} steps" if steps else "")
-        path = self.run.checkpoints.newest(stage.file_name)
-        self.last_good = f"last good checkpoint: {path} ({reached} of {stage.name})"
+        self.reached = stage, f"{reached} of {stage.name}"
+
+    @property
+    def last_good(self) -> str:
+        """The last checkpoint, for a message; somebody may have removed it."""
+        if self.reached is None:
+            return "no checkpoint yet"
+        stage, reached = self.reached
+        path = self.run.checkpoints.find(stage.file_name)
+        if path is None:
+            return f"its last checkpoint is gone too ({reached})"
+        return f"last good checkpoint: {path} ({reached})"
 
 
 class SharedJournal(Journal):
@@ -131,12 +155,20 @@ class SharedJournal(Journal):
         self.own.save(stage, content, end, must)
 
 
+def going_on(folder: Path, model: str) -> str:
+    """The command that goes on with a run, for a shell."""
+    words = ["mlnt", "train", "--resume", str(folder)]
+    # A run folder must not say what to import.
+    return shlex.join([*words, "--model", model] if is_imported(model) else words)
+
+
 def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bool) -> RunJournal:
     """A journal for a new run, or for one that was interrupted and was begun alike."""
     if resume and run.file(CONFIG).exists():
         if run.file(SUMMARY).exists():
             run.checkpoints.remove()  # if it was killed in its very last moment
-            raise InputError(f"{run.path} has come to its end; `mlnt report {run.path}` shows it")
+            command = shlex.join(["mlnt", "report", str(run.path)])
+            raise InputError(f"{run.path} has come to its end; `{command}` shows it")
         with run.expect_intact():
             was = run.read_json(CONFIG)
             check_same(was, config, str(run.path))

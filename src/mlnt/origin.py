@@ -44,6 +44,9 @@ def commit() -> str:
         # Installed below somebody else's repository, their commit would say nothing.
         if Path(git("rev-parse", "--show-toplevel")) / "src" / "mlnt" != package:
             return "unknown"
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        # What else lies about, such as runs, is no part of what computes.
+        added = git("ls-files", "--others", "--exclude-standard", "--", ":/src")
+        return git("rev-parse", "HEAD") + ("+changes" if changed or added else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

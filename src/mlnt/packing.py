@@ -36,3 +36,10 @@ def unpack(packed: Any, tensors: Tensors) -> Any:
     if "tensor" in packed:
         return tensors[packed["tensor"]]
     return {key: unpack(item, tensors) for key, item in packed["pairs"]}
+
+
+def copied(value: Any) -> Any:
+    """The same in memory of its own, tensors on the CPU; tuples as lists."""
+    tensors: Tensors = {}
+    packed = pack(value, tensors)
+    return unpack(packed, {name: tensor.clone() for name, tensor in tensors.items()})

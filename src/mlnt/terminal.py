@@ -1,5 +1,7 @@
 """What the command line shows: progress while it trains, tables when it is done."""
 
+import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,13 +25,29 @@ IMBALANCE = 50
 
 
 class PlainConsole(Console):
-    """Prints what may come from the data: no markup, no emoji, no control characters."""
+    """Prints what may come from the data: no markup, no emoji, no control characters.
+
+    When its reader goes away (`| head -1`), it falls silent: a training goes on without it.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        try:
+            super().print(*objects, **options)
+        except BrokenPipeError:  # before 13.8 rich does not call what follows
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process."""
+        self.quiet = True
+        # What is left in Python's buffer must go somewhere when the process ends.
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 class TerminalProgress(Watcher):

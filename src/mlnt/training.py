@@ -218,8 +218,8 @@ class Trainer:
             for watcher in self.watchers:
                 watcher.stage_begins(stage, settings.epochs, steps, len(history))
 
-        self._stop_together(begin, at_once=True)
         try:
+            self._stop_together(begin, at_once=True)
             for epoch in range(len(history) + 1, settings.epochs + 1):
                 self._stop_together(self._check_time, at_once=True)
                 row = self._epoch(stage, method, runner, progress, clock, step_ends)

@@ -23,7 +23,7 @@ from mlnt.reproduce.naming import (
     without_folders,
 )
 from mlnt.reproduce.page import PAGE, TABLE, to_csv, to_markdown
-from mlnt.reproduce.recorded import Group, check_figures, grouped, read_recorded
+from mlnt.reproduce.recorded import Group, check_figures, grouped, had_test_data, read_recorded
 from mlnt.reproduce.sheet import SHEET
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.storage import write_aside
@@ -37,7 +37,7 @@ class Record:
     """What `write_results` did."""
 
     copied: tuple[Path, ...]
-    unfinished: tuple[Path, ...]
+    left_out: dict[Path, str]  # and why
     files: tuple[Path, ...]
 
 
@@ -59,8 +59,10 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
     results  the folder they are kept in; RESULTS.md lies beside it
     replace  a run may take the place of one with other settings
     """
-    finished, unfinished = _find_runs(folders)
-    incoming = [_read(path, results) for path in finished]
+    finished, left_out = _find_runs(folders)
+    read = {path: _read(path, results) for path in finished}
+    left_out |= {path: "had no test data" for path, found in read.items() if found is None}
+    incoming = [found for found in read.values() if found is not None]
     _check_targets(incoming)
     if not replace:
         _check_places(incoming)
@@ -79,28 +81,34 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
     RunFolder(results).write_text(TABLE, to_csv(runs))
     RunFolder(results.parent).write_text(PAGE, to_markdown(runs, results))
     files = (*written, results / TABLE, results.parent / PAGE)
-    return Record(tuple(found.target for found in incoming), tuple(unfinished), files)
+    return Record(tuple(found.target for found in incoming), left_out, files)
 
 
-def _find_runs(folders: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+def _find_runs(folders: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
     """Those that have come to their end, and the others."""
     finished: list[Path] = []
-    unfinished: list[Path] = []
+    left_out: dict[Path, str] = {}
     for folder in folders:
         runs = sorted(path.parent for path in folder.rglob(CONFIG))
         if not runs:
             raise InputError(f"{folder} holds no run; give run folders, or an --out of `reproduce`")
         for run in runs:
-            (finished if (run / SUMMARY).is_file() else unfinished).append(run)
-    return finished, unfinished
+            if (run / SUMMARY).is_file():
+                finished.append(run)
+            else:
+                left_out[run] = "not finished"
+    return finished, left_out
 
 
-def _read(folder: Path, results: Path) -> _Found:
+def _read(folder: Path, results: Path) -> _Found | None:
+    """A run, as it will be written down; None if it has no figures of test data."""
     run = RunFolder.open(folder)
     with run.expect_intact():
         config, summary = run.read_json(CONFIG), run.read_json(SUMMARY)
         if "cell" in config:
             raise InputError(f"{folder} is written down already; give the folders of the runs")
+        if not had_test_data(summary):
+            return None
         noise = noise_of(config, folder)
         check_figures(summary)
         kept = stripped(config, noise)

@@ -119,13 +119,19 @@ def _read(folder: Path) -> Recorded:
         return Recorded(folder, data, noise, schedule, settings, config, summary)
 
 
+def had_test_data(summary: dict[str, Any]) -> bool:
+    """Without it every figure of a run is missing; where only some are, it is damaged."""
+    figures = [model[name] for model in summary["models"] for name in ("best", "last")]
+    return not figures or any(figure is not None for figure in figures)
+
+
 def check_figures(summary: dict[str, Any]) -> None:
     """Raise ValueError where a summary lacks what is written down of every run."""
     if not summary["models"]:
         raise ValueError("no model")
     for value in (summary["seconds"], *(m[k] for m in summary["models"] for k in ("best", "last"))):
         if not isinstance(value, int | float):
-            raise ValueError(f"{value!r} where a number should be; was there test data?")
+            raise ValueError(f"{value!r} where a number should be")
 
 
 def _order(run: Recorded) -> tuple[Any, ...]:
