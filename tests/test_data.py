@@ -8,7 +8,7 @@ import torch
 
 import mlnt
 from mlnt.config import make_settings
-from mlnt.data.batches import Augmentation, Shuffled, random_crop, random_flip
+from mlnt.data.batches import Augmentation, Shuffled, random_crop, random_cutout, random_flip
 from mlnt.data.encoding import (
     TextEncoder,
     encoder_from_json,
@@ -270,3 +270,26 @@ def test_flips_are_left_to_right_and_half_of_the_time() -> None:
     assert 420 < is_flipped < 580
     assert ((flipped == images) | (flipped == images.flip(3))).all()
     assert torch.equal(Augmentation()(images, torch.Generator()), images)
+
+
+def test_cutout_blanks_one_square_around_any_pixel() -> None:
+    images = torch.ones(2000, 2, 8, 6)
+    cut = random_cutout(images, 4, torch.Generator().manual_seed(0))
+    blank = cut == 0
+    assert torch.equal(blank[:, 0], blank[:, 1])
+    for of_image in blank[:100, 0]:
+        rows, columns = of_image.any(1).nonzero(), of_image.any(0).nonzero()
+        # One solid rectangle: a square, less what lies outside.
+        assert of_image.sum() == len(rows) * len(columns)
+        assert len(rows) == rows.max() - rows.min() + 1 <= 4
+        assert len(columns) == columns.max() - columns.min() + 1 <= 4
+    assert blank[:, 0].any(0).all()
+    assert blank[:, 0].sum((1, 2)).max() == 16
+    # Each pixel of the middle lies in 4 × 4 of the 8 × 6 squares.
+    assert abs(blank[:, 0, 4, 3].double().mean() - 16 / 48) < 0.05
+
+
+def test_augmentation_is_for_images_alone() -> None:
+    settings = make_settings("digits", crop_padding=2, flip=True, cutout=3)
+    assert Augmentation.of(settings, torch.zeros(5, 1, 8, 8)) == Augmentation(2, True, 3)
+    assert Augmentation.of(settings, torch.zeros(5, 20)) == Augmentation()

@@ -194,6 +194,13 @@ class Settings:
         0, "pixels of padding for random crops of images", group="Data", low=0, high=64
     )
     flip: bool = setting(False, "flip images left to right at random", group="Data")
+    cutout: int = setting(
+        0,
+        "side of a square at a random place of each image that is blanked, in pixels",
+        group="Data",
+        low=0,
+        high=2048,
+    )
     seed: int = setting(0, "seed of every random choice", group="Machine", low=0, high=2**31 - 1)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", group="Machine")
     workers: int | str = setting(

@@ -92,6 +92,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         validation_share: float | None = None,
         crop_padding: int | None = None,
         flip: bool | None = None,
+        cutout: int | None = None,
         device: str | None = None,
         precision: str | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -117,6 +118,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         self.validation_share = validation_share
         self.crop_padding = crop_padding
         self.flip = flip
+        self.cutout = cutout
         self.device = device
         self.precision = precision
         self.random_state = random_state

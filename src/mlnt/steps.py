@@ -52,10 +52,7 @@ class Steps:
         self.train, self.method, self.settings = train, method, settings
         self.generator, self.world = generator, world
         self.device = train.labels.device
-        images = train.inputs.ndim == 4
-        self.augmentation = Augmentation(
-            settings.crop_padding if images else 0, settings.flip and images
-        )
+        self.augmentation = Augmentation.of(settings, train.inputs)
         everything = torch.arange(len(train), device=self.device)
         self.stream = Shuffled(everything, settings.batch_size, generator)
         self.class_stream = None

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mlnt.config import Settings
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -61,16 +63,26 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random crops after padding, and flips, of images [B, C, H, W]."""
+    """Random crops after padding, flips and blanked squares, of images [B, C, H, W]."""
 
     crop_padding: int = 0
     flip: bool = False
+    cutout: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings, inputs: Any) -> "Augmentation":
+        """What the settings ask for, where the inputs are images."""
+        if inputs.ndim != 4:
+            return cls()
+        return cls(settings.crop_padding, settings.flip, settings.cutout)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         if self.crop_padding:
             images = random_crop(images, self.crop_padding, generator)
         if self.flip:
             images = random_flip(images, generator)
+        if self.cutout:
+            images = random_cutout(images, self.cutout, generator)
         return images
 
 
@@ -91,3 +103,23 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     """Flip each image left to right with probability one half."""
     flipped = torch.rand(len(images), generator=generator, device=images.device) < 0.5
     return torch.where(flipped[:, None, None, None], images.flip(3), images)
+
+
+def random_cutout(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    """Blank a square of each image with zeros (the mean pixel).
+
+    Its centre may be any pixel, so that all are blanked about equally often; what lies outside of
+    the image is cut off.
+    """
+    batch, _, height, width = images.shape
+    device = images.device
+
+    def blanked(length: int) -> Tensor:
+        """[B, length] bool: the rows, or the columns, of each image's square."""
+        centre_B1 = torch.randint(length, (batch, 1), generator=generator, device=device)
+        offset_BL = torch.arange(length, device=device) - centre_B1 + side // 2
+        return (offset_BL >= 0) & (offset_BL < side)
+
+    rows_BH, columns_BW = blanked(height), blanked(width)
+    square_BHW = rows_BH[:, :, None] & columns_BW[:, None, :]
+    return images.masked_fill(square_BHW[:, None], 0.0)

@@ -74,10 +74,7 @@ class CNNCRF(Method):
         self.models = {"student": model}
         self.clean, self.generator = clean, generator
         self.clean_batch = min(settings.batch_size, len(clean.true))
-        images = clean.inputs.ndim == 4
-        self.augmentation = Augmentation(
-            settings.crop_padding if images else 0, settings.flip and images
-        )
+        self.augmentation = Augmentation.of(settings, clean.inputs)
         self.auxiliary = fit_auxiliary(clean.true, clean.noisy, classes, hidden, weight)
         self.field = Field(*(start.clone() for start in self.auxiliary))
         for coupling_H in (self.field.clean_hidden_CH, self.field.noisy_hidden_KH):
