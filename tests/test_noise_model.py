@@ -57,8 +57,15 @@ class TestParts:
     def test_unmixing_finds_what_was_mixed(self) -> None:
         anchors_CC = torch.tensor([[0.6, 0.4], [0.1, 0.9]], dtype=torch.float64)
         weights_NC = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
-        found = unmix(weights_NC @ anchors_CC, anchors_CC)
+        found = unmix(weights_NC @ anchors_CC, anchors_CC, 30)
         torch.testing.assert_close(found, weights_NC, atol=0.05, rtol=0)
+
+    def test_unmixing_takes_its_time_where_the_anchors_are_nearly_alike(self) -> None:
+        eye_CC = torch.eye(4, dtype=torch.float64)
+        for share, most_off in ((0.9, 0.03), (0.1, 0.25)):  # of the label distribution: the class
+            anchors_CC = share * eye_CC + (1 - share) / 4
+            found = unmix(anchors_CC, anchors_CC, 30)
+            assert (found - eye_CC).abs().max() < most_off
 
     def test_transition_of_known_classes_is_counted(self) -> None:
         truth = torch.tensor([0] * 9 + [1] * 4)

@@ -68,12 +68,18 @@ class TestFilter:
         assert kept.tau == 0.3
         assert kept.rescued == {}
 
-    def test_auto_keeps_what_is_more_probably_right(self) -> None:
-        wrong_N = torch.tensor([0.1, 0.5, 0.6, 0.99])
+    def test_auto_keeps_as_many_as_are_expected_to_be_right(self) -> None:
+        wrong_N = torch.tensor([0.1, 0.6, 0.5, 0.99])  # 1.81 right ones
         labels_N, probabilities_NC = torch.zeros(4).long(), torch.full((4, 2), 0.5)
         kept = filter_samples(probabilities_NC, labels_N, "auto", 0.0, wrong_N)
-        assert kept.indices.tolist() == [0, 1]
+        assert kept.indices.tolist() == [0, 2]
         assert kept.tau is None
+        unsure_N = torch.tensor([0.6, 0.7, 0.8, 0.9, 0.95, 0.95, 0.6])
+        many_NC = torch.full((7, 2), 0.5)
+        unsure = filter_samples(many_NC, torch.zeros(7).long(), "auto", 0.0, unsure_N)
+        assert unsure.indices.tolist() == [0, 6], "1.5 are right, though none is probably"
+        surely = filter_samples(many_NC, torch.zeros(7).long(), "auto", 0.0, torch.zeros(7))
+        assert len(surely.indices) == 7
         assert filter_samples(probabilities_NC, labels_N, "auto", 0.75, wrong_N).rescued == {0: 3}
 
     def test_otsu_never_drops_the_mentors_own_answer(self) -> None:

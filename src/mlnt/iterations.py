@@ -26,7 +26,7 @@ class Kept:
     """What a mentor left in the class loss."""
 
     indices: Tensor  # LongTensor, into the training set
-    tau: float | None  # None: kept because the label is more probably right than wrong
+    tau: float | None  # None: the likeliest, as many as are expected to be right
     probabilities: Tensor  # [N, C], what the mentor says of all training samples
     rescued: dict[int, int] = field(
         default_factory=dict
@@ -64,8 +64,9 @@ def filter_samples(
 ) -> Kept:
     """D′ = {i : y_i · f(x_i, θ*) > τ}, but never less of a class than its most probable samples.
 
-    tau="auto" keeps the labels that are more probably right than wrong: `wrong_N` is what the
-    noise model makes of the mentor's opinion. tau="otsu" takes Otsu's threshold of the
+    tau="auto" keeps as many labels as are expected to be right, the likeliest: `wrong_N` is what
+    the noise model makes of the mentor's opinion. (Those likelier right than wrong would be too
+    few where the mentor is unsure of nearly all.) tau="otsu" takes Otsu's threshold of the
     probabilities of the given labels, at most 1/2: a label with more than that is the mentor's
     own answer. Of each class at least the share `keep_per_class` (and one sample) stays.
     """
@@ -75,20 +76,28 @@ def filter_samples(
         if wrong_N is None:
             raise ValueError("tau='auto' needs the probability that each label is wrong")
         right_N, threshold = 1 - wrong_N, None
+        kept_N = _largest(right_N, round(float(right_N.sum())))
     elif tau == "otsu":
         threshold = min(otsu_threshold(right_N), 0.5)
+        kept_N = right_N > threshold
     else:
         threshold = float(tau)
-    kept_N = right_N >= 0.5 if threshold is None else right_N > threshold
+        kept_N = right_N > threshold
     rescued = {}
     for number in labels_N.unique().tolist():
         members = (labels_N == number).nonzero().squeeze(1)
         wanted = max(1, round(keep_per_class * len(members)))
         if int(kept_N[members].sum()) < wanted:
-            top = members[right_N[members].argsort(descending=True)[:wanted]]
             rescued[number] = wanted
-            kept_N[top] = True
+            kept_N[members] |= _largest(right_N[members], wanted)
     return Kept(kept_N.nonzero().squeeze(1), threshold, probabilities_NC, rescued)
+
+
+def _largest(values_N: Tensor, count: int) -> Tensor:
+    """[N] bool: the so many largest."""
+    largest_N = torch.zeros_like(values_N, dtype=torch.bool)
+    largest_N[values_N.argsort(descending=True, stable=True)[:count]] = True
+    return largest_N
 
 
 MakeMethod = Callable[[nn.Module | None], Method]
