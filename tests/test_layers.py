@@ -12,6 +12,7 @@ LAYERS = (
         "allocator",
         "errors",
         "files",
+        "launcher",
         "packing",
         "texts",
         "distributed",

@@ -15,13 +15,14 @@ from mlnt.cli_bench import bench_command, new_file
 from mlnt.cli_settings import with_settings
 from mlnt.config import PRESETS
 from mlnt.data.check import check_tree
-from mlnt.distributed import ProcessLost, job, join, restarted
+from mlnt.distributed import ProcessLost, join
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
 from mlnt.farewell import end_together, explain, only_the_first_speaks, wait_for_others
 from mlnt.interruption import Interruption
 from mlnt.journal import MACHINE, going_on
 from mlnt.label_issues import read_label_issues
+from mlnt.launcher import job, restarted
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import (
