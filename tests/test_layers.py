@@ -32,7 +32,7 @@ LAYERS = (
     {"api", "prediction"},
     {"export"},
     {"reproduce", "bench", "estimator"},
-    {"terminal", "cli", "cli_bench", "cli_settings"},
+    {"terminal", "cli", "cli_bench", "cli_reproduce", "cli_settings"},
 )
 
 
