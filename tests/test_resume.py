@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 
 import mlnt
-from few_digits import few_digits, write_digits
 from mlnt import journal
 from mlnt.cli import app
 from mlnt.cli import run as command
@@ -30,6 +29,7 @@ from mlnt.packing import pack, unpack
 from mlnt.runs import RunFolder
 from mlnt.steps import Steps
 from mlnt.training import Watcher
+from small_runs import few_digits, leave_out_reports, write_digits
 
 EPOCHS, ITERATIONS = 2, 2
 DATA, TEST_DATA = few_digits(0, 320), few_digits(320, 420)
@@ -68,9 +68,8 @@ class StopAfter(KillAfter):
 
 @pytest.fixture(autouse=True, scope="module")
 def without_reports() -> Iterator[None]:
-    """They are drawn from what was written before, and take as long as a training here."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mlnt.api.write_report", lambda run: None)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_reports(patch)
         yield
 
 
