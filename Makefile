@@ -11,8 +11,11 @@ export PYTHONPATH := $(CURDIR)/src
 demo: $(READY)
 	$(PY) -m mlnt train digits --noise symmetric:0.7
 
+# Where pytest-xdist is installed, two processes share the tests; the faster takes from the slower.
+WORKERS ?= 2
+SHARED = $(shell $(PY) -c 'import xdist' 2>&- && echo '-n $(WORKERS) --dist worksteal')
 test: $(READY)
-	$(PY) -m pytest
+	$(PY) -m pytest $(SHARED)
 
 test-slow: $(READY)
 	$(PY) -m pytest -m slow

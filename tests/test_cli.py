@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import mlnt
 from mlnt import cli
+from small_runs import leave_out_reports, shorten_digits
 
 QUICK = ["--epochs", "2", "--sets", "2", "--iterations", "2"]
 NOISY = ["--noise", "symmetric:0.4"]
@@ -205,6 +206,8 @@ def test_reproduce_goes_on_where_it_stopped(
 ) -> None:
     from mlnt import api, reproduce
 
+    shorten_digits(monkeypatch, 400)
+    leave_out_reports(monkeypatch)
     calls = []
     original = api.train
 

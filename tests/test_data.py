@@ -10,6 +10,7 @@ import mlnt
 from mlnt.config import make_settings
 from mlnt.data.batches import Augmentation, Shuffled, random_crop, random_cutout, random_flip
 from mlnt.data.encoding import (
+    ImageEncoder,
     TextEncoder,
     encoder_from_json,
     encoder_to_json,
@@ -222,6 +223,14 @@ def test_cifar10_binary_files(tmp_path: Path) -> None:
     (tmp_path / "data_batch_3.bin").write_bytes(b"short")
     with pytest.raises(mlnt.InputError, match="10,000 records"):
         mlnt.open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 5), (40, 2, 6, 4)])
+def test_mean_and_spread_of_bytes_are_those_of_the_numbers(shape: tuple[int, ...]) -> None:
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    counted, computed = (ImageEncoder.fit(images.astype(kind)) for kind in (np.uint8, np.int64))
+    assert counted.mean == computed.mean
+    assert counted.std == pytest.approx(computed.std, rel=1e-14)
 
 
 def test_encoders_survive_json() -> None:

@@ -12,6 +12,7 @@ LAYERS = (
         "allocator",
         "errors",
         "files",
+        "launcher",
         "packing",
         "texts",
         "distributed",
@@ -31,7 +32,7 @@ LAYERS = (
     {"api", "prediction"},
     {"export"},
     {"reproduce", "bench", "estimator"},
-    {"terminal", "cli", "cli_bench", "cli_settings"},
+    {"terminal", "cli", "cli_bench", "cli_reproduce", "cli_settings"},
 )
 
 

@@ -133,13 +133,17 @@ def test_nothing_is_said_of_labels_whose_pictures_nobody_saw(
 
 
 def test_the_recipe_is_the_papers(tree: Path, tmp_path: Path) -> None:
-    """What the data itself chooses; the network made small and its weights left out."""
-    training = mlnt.train(tree, model="resnet18", weights="none", image_size=16, epochs=1, sets=1)
+    """What the data itself chooses; another network, and nothing to start it from."""
+    small = {"weights": "none", "image_size": 16, "epochs": 1, "sets": 1, "workers": 0}
+    training = mlnt.train(tree, model="small_conv", **small)
     settings = training.settings
     assert (settings.lr, settings.alpha, settings.eta, settings.tau) == (8e-4, 0.02, 8e-4, 0.3)
     assert (settings.batch_size, settings.weight_decay) == (32, 1e-3)
     assert settings.flip
     assert len(training.history) == 4
+    deep = mlnt.train(tree, model="resnet18", iterations=1, **small)
+    assert (deep.settings.lr, deep.settings.batch_size) == (settings.lr, settings.batch_size)
+    assert [row["method"] for row in deep.history] == ["cross_entropy", "mlnt"]
 
 
 def test_workers_change_nothing(tree: Path) -> None:

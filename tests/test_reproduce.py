@@ -19,15 +19,18 @@ from mlnt.reproduce.experiments import METHODS
 from mlnt.reproduce.places import find_place
 from mlnt.terminal import TerminalProgress
 from mlnt.training import Trainer
+from small_runs import leave_out_reports, shorten_digits
 
 HEADER = "method,model,iteration,noise,n,best_mean,best_error,last_mean,last_error,paper,difference"
-QUICK = {"epochs": 1, "sets": 1, "batch_size": 256}
+QUICK = {"epochs": 1, "sets": 1, "batch_size": 64}
 MODELS = [(0, "student")] + [(i, model) for i in (1, 2, 3) for model in ("student", "teacher")]
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Table 1 with two methods, two rates and one epoch a stage: half a second for a cell."""
+    """Table 1 with two methods, two rates, 400 digits and one epoch of four steps a stage."""
+    shorten_digits(monkeypatch, 400)
+    leave_out_reports(monkeypatch)
     table1 = EXPERIMENTS["table1"]
     small = dataclasses.replace(
         table1, methods=("cross_entropy", "mlnt"), noises=("symmetric:0", "symmetric:0.5")
@@ -238,7 +241,7 @@ def test_every_experiment_has_a_miniature(what: str, tmp_path: Path) -> None:
 
 def test_filtered_images_of_a_run(tmp_path: Path) -> None:
     outcome = run_experiment(
-        "filtered", 1, Path("digits"), tmp_path, device="cpu", **{**QUICK, "epochs": 3}
+        "filtered", 1, Path("digits"), tmp_path, device="cpu", epochs=3, sets=1, batch_size=256
     )
     assert [path.name for path in outcome.files[2:]] == ["filtered.svg", "filtered.png"]
     with Image.open(outcome.files[3]) as picture:

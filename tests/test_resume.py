@@ -5,6 +5,7 @@ import math
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from mlnt.packing import pack, unpack
 from mlnt.runs import RunFolder
 from mlnt.steps import Steps
 from mlnt.training import Watcher
+from small_runs import few_digits, leave_out_reports, write_digits
 
 EPOCHS, ITERATIONS = 2, 2
+DATA, TEST_DATA = few_digits(0, 320), few_digits(320, 420)
 TIMES = ("seconds", "step_ms")
 
 
@@ -63,19 +66,30 @@ class StopAfter(KillAfter):
     end = Stopped
 
 
+@pytest.fixture(autouse=True, scope="module")
+def without_reports() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_reports(patch)
+        yield
+
+
 def train(folder: Path, method: str = "mlnt", **options: Any) -> mlnt.Training:
-    return mlnt.train(
-        "digits",
-        out=folder,
-        method=method,
-        noise="symmetric:0.4",
-        epochs=EPOCHS,
-        iterations=ITERATIONS,
-        sets=1,
-        batch_size=256,
-        seed=3,
-        **options,
-    )
+    usual = {
+        "data": DATA,
+        "test_data": TEST_DATA,
+        "noise": "symmetric:0.4",
+        "epochs": EPOCHS,
+        "iterations": ITERATIONS,
+        "sets": 1,
+        "batch_size": 64,
+        "seed": 3,
+    }
+    return mlnt.train(out=folder, method=method, **{**usual, **options})
+
+
+def write_files(folder: Path) -> tuple[Path, Path]:
+    """The same data for the command line."""
+    return write_digits(folder / "d.npz", DATA), write_digits(folder / "test.npz", TEST_DATA)
 
 
 def without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,9 +109,10 @@ def assert_same_end(folder: Path, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    train(folder)
-    return folder
+    folder = tmp_path_factory.mktemp("whole")
+    data, test_data = write_files(folder)
+    train(folder / "run", data=data, test_data=test_data)
+    return folder / "run"
 
 
 def test_the_command_to_go_on_is_for_a_shell() -> None:
@@ -251,13 +266,14 @@ def test_stops_in_time_and_says_how_to_go_on(
     tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
+    data, test_data = write_files(tmp_path)
     with pytest.raises(Stopped):
-        train(folder, deadline=-math.inf)
+        train(folder, data=data, test_data=test_data, deadline=-math.inf)
     assert (folder / "metrics.jsonl").read_text() == ""
     options = "--method mlnt --noise symmetric:0.4 --epochs 2 --iterations 2 --sets 1 --seed 3"
     assert command(
-        ["train", "digits", *options.split(), "--batch-size", "256", "--minutes", "0",
-         "--out", str(tmp_path / "other")]
+        ["train", str(data), "--test-data", str(test_data), *options.split(), "--batch-size", "64",
+         "--minutes", "0", "--out", str(tmp_path / "other")]
     ) == 0  # fmt: skip
     assert f"mlnt train --resume {tmp_path / 'other'}" in capsys.readouterr().out
     for path in (folder, tmp_path / "other"):
@@ -269,16 +285,14 @@ def test_stops_in_time_and_says_how_to_go_on(
     ("changed", "message"),
     [
         ({"seed": 4}, "was begun with seed=3, now it would be 4"),
-        ({"labels": [i % 10 for i in range(1352)]}, "was begun with other data"),
+        ({"labels": [i % 10 for i in range(len(DATA[1]))]}, "was begun with other data"),
     ],
 )
 def test_refuses_another_run(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(Stopped):
         train(tmp_path / "run", deadline=-math.inf)
-    options = {"data": "digits", "out": tmp_path / "run", "noise": "symmetric:0.4", "epochs": 2}
-    options |= {"iterations": 2, "sets": 1, "batch_size": 256, "seed": 3, "resume": True}
     with pytest.raises(InputError, match=message):
-        mlnt.train(**{**options, **changed})
+        train(tmp_path / "run", resume=True, **changed)
 
 
 def test_refuses_data_of_which_two_samples_have_changed_places(tmp_path: Path) -> None:

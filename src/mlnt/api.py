@@ -29,13 +29,14 @@ from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
 from mlnt.defaults import choose_settings, preset_for
 from mlnt.device import computing, pick_device, prepare_deterministic, weight_type
-from mlnt.distributed import World, job, join, restarted
+from mlnt.distributed import World, join
 from mlnt.errors import InputError, StorageError, TrainingError
 from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
 from mlnt.journal import RunJournal, SharedJournal, begin, going_on
 from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
+from mlnt.launcher import job, restarted
 from mlnt.meta.teacher import copy_model
 from mlnt.models import build_model, check_output, is_imported
 from mlnt.origin import commit, machine_name

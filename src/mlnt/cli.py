@@ -10,18 +10,20 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from mlnt import api, prediction, reproduce
+from mlnt import api, prediction
 from mlnt.cli_bench import bench_command, new_file
+from mlnt.cli_reproduce import reproduce_command, results_command
 from mlnt.cli_settings import with_settings
 from mlnt.config import PRESETS
 from mlnt.data.check import check_tree
-from mlnt.distributed import ProcessLost, job, join, restarted
+from mlnt.distributed import ProcessLost, join
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
 from mlnt.farewell import end_together, explain, only_the_first_speaks, wait_for_others
 from mlnt.interruption import Interruption
 from mlnt.journal import MACHINE, going_on
 from mlnt.label_issues import read_label_issues
+from mlnt.launcher import job, restarted
 from mlnt.report import write_report
 from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import (
@@ -265,95 +267,8 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command(name="reproduce")
-def reproduce_command(
-    what: Annotated[str, typer.Argument(help=" | ".join(reproduce.EXPERIMENTS))],
-    seeds: Annotated[int, typer.Option(min=1, help="runs with seeds 0, 1, …")] = 5,
-    data: Annotated[
-        Path | None, typer.Option(help="folder of the data, or digits: the same in miniature")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="folder for the runs \\[runs/WHAT]")] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="a short schedule")] = False,
-    cells: Annotated[
-        str | None, typer.Option(help="run only some: 'mlnt/*', '*/symmetric-0.5/seed-0'")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="stop after so many; 0: only show what is there")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="another value of a setting, for all cells: model=resnet18"),
-    ] = None,
-) -> None:
-    """Run a table or figure of the paper again, over several seeds.
-
-    Each cell (method, noise, seed) is a run folder of its own. The same command goes on where an
-    earlier one was stopped. Shows mean ± standard error beside the paper's figure.
-    """
-    folder = out or Path("runs") / what
-    with Interruption() as interruption:
-        outcome = reproduce.run_experiment(
-            what,
-            seeds,
-            data,
-            folder,
-            device,
-            [interruption],
-            fast=fast,
-            cells=cells,
-            minutes=minutes,
-            show=lambda: TerminalProgress(console),
-            tell=lambda line: console.print(line, style="bold", soft_wrap=True),
-            **_changes(change or []),
-        )
-    # Into a file or a pipe as wide as it is; a terminal shows what fits.
-    wide = console if console.is_terminal else PlainConsole(width=120)
-    wide.print(outcome.table.to_rich())
-    console.print(f"written: {', '.join(map(str, outcome.files))}", soft_wrap=True)
-    for name, reason in outcome.failed.items():
-        console.print(f"{name} failed: {reason}", style="yellow", soft_wrap=True)
-    if outcome.finished < outcome.asked:
-        console.print(
-            f"{outcome.finished} of {outcome.asked} runs are finished; "
-            "the same command goes on with the others",
-            soft_wrap=True,
-        )
-    if interruption.status or outcome.failed:
-        raise typer.Exit(interruption.status or 1)
-
-
-@app.command()
-def results(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(help="run folders, or the --out of reproduce; none: only the page anew"),
-    ] = None,
-    to: Annotated[Path, typer.Option(help="folder that keeps the results")] = Path("results"),
-    replace: Annotated[
-        bool, typer.Option("--replace", help="take the place of a run with other settings")
-    ] = False,
-) -> None:
-    """Write finished runs down: their small files, summary.csv and RESULTS.md, without weights.
-
-    RESULTS.md lies beside the folder of the results, and is made from what is in it alone.
-    """
-    record = reproduce.write_results(folders or [], to, replace)
-    for folder, reason in record.left_out.items():
-        console.print(f"{reason}, left out: {folder}", style="yellow", soft_wrap=True)
-    for folder in record.copied:
-        console.print(f"run: {folder}", soft_wrap=True)
-    console.print(f"written: {', '.join(map(str, record.files))}", soft_wrap=True)
-
-
-def _changes(texts: list[str]) -> dict[str, Any]:
-    """{"model": "resnet18"} from ["model=resnet18"]."""
-    for text in texts:
-        if "=" not in text:
-            raise InputError(f"--set takes NAME=VALUE, got {text!r}")
-    return dict(text.split("=", 1) for text in texts)
-
-
+app.command(name="reproduce")(reproduce_command)
+app.command(name="results")(results_command)
 app.command(name="bench")(bench_command)
 
 

@@ -5,6 +5,7 @@ The defaults are the paper's for CIFAR-10; `PRESETS` says what differs for other
 """
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -357,8 +358,13 @@ def _kind_words(kinds: tuple[type, ...]) -> str:
 
 def kinds_of(field: dataclasses.Field) -> tuple[type, ...]:
     """(float, str) for a field annotated `float | str`."""
-    hint = typing.get_type_hints(Settings)[field.name]
+    hint = _hints()[field.name]
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Settings)
 
 
 def fields_by_name() -> dict[str, dataclasses.Field]:

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mlnt.errors import InputError
+from mlnt.launcher import launched, processes_here, rank_here, restarts
 
 TIMEOUT_S = 600.0  # a process that has not answered for so long is lost
 
@@ -328,47 +329,6 @@ def _rank_of(group: Group, rank: int) -> int:
 # --- beginning and end --------------------------------------------------------------------------
 
 
-def launched() -> bool:
-    """Whether torchrun, or somebody alike, started this process as one of several."""
-    return _number("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
-
-
-def processes_here() -> int:
-    """How many processes torchrun started on this machine."""
-    return _number("LOCAL_WORLD_SIZE", 1)
-
-
-def restarted() -> bool:
-    """Whether torchrun started the processes again after one had ended."""
-    return _starts() > 0
-
-
-def _starts() -> int:
-    return _number("TORCHELASTIC_RESTART_COUNT", 0)
-
-
-def _number(variable: str, least: int) -> int:
-    """What torchrun says in the environment; the least it could say where it says nothing."""
-    text = os.environ.get(variable, str(least))
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise InputError(
-            f"the environment variable {variable} must be a whole number from {least} on, got "
-            f"{text!r}; torchrun sets it: unset it to start one process alone"
-        )
-    return number
-
-
-def job() -> str | None:
-    """Names what torchrun was called for once; stays over its restarts. None without it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    return f"{os.environ['TORCHELASTIC_RUN_ID']}-{socket.gethostname()}-{os.getppid()}"
-
-
 def join() -> World:
     """All processes that torchrun started; this one alone if it did not."""
     if _joined:
@@ -389,7 +349,7 @@ def join() -> World:
         timeout = timedelta(seconds=TIMEOUT_S)
         found, rank, size = next(dist.rendezvous("env://", timeout=timeout))
         # torchrun's store may outlive a restart: what those before have left must not be found.
-        store = dist.PrefixStore(f"start-{_starts()}", found)
+        store = dist.PrefixStore(f"start-{restarts()}", found)
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
@@ -397,7 +357,7 @@ def join() -> World:
     world = World(
         rank,
         size,
-        local_rank=_number("LOCAL_RANK", 0),
+        local_rank=rank_here(),
         local_size=processes_here(),
         store=store,
     )

@@ -39,8 +39,7 @@ class ImageEncoder:
             _check_shape(images.shape[1:])
         except ValueError as error:
             raise InputError(f"these images cannot be learnt from: {error}") from None
-        axes = (0, 2, 3)
-        mean, std = images.mean(axes, dtype=np.float64), images.std(axes, dtype=np.float64)
+        mean, std = _by_channel(images)
         return cls(images.shape[1:], tuple(mean.tolist()), tuple(_no_zero(std).tolist()))
 
     def encode(self, images: Any) -> Tensor:
@@ -51,7 +50,8 @@ class ImageEncoder:
                 f"got {images.shape[1:]}"
             )
         pixels = torch.as_tensor(np.ascontiguousarray(images)).float()
-        check_finite(pixels, "images")
+        if images.dtype != np.uint8:
+            check_finite(pixels, "images")
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         return (pixels - mean[:, None, None]) / std[:, None, None]
 
@@ -206,6 +206,18 @@ def check_finite(values: Tensor, what: str, columns: Sequence[str] = ()) -> None
         f"{what} must be finite, but {int(rows_with.sum())} of {len(values)} samples hold NaN or "
         f"infinite values (first: {where}); remove or fill them"
     )
+
+
+def _by_channel(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, standard deviation) of each channel; of bytes from how often each value occurs."""
+    if images.dtype != np.uint8:
+        axes = (0, 2, 3)
+        return images.mean(axes, dtype=np.float64), images.std(axes, dtype=np.float64)
+    channels = torch.from_numpy(np.ascontiguousarray(images.swapaxes(0, 1))).flatten(1)
+    counts = np.stack([channel.bincount(minlength=256).numpy() for channel in channels])
+    values, total = np.arange(256), channels.shape[1]
+    mean = counts @ values / total
+    return mean, np.sqrt((counts * (values - mean[:, None]) ** 2).sum(axis=1) / total)
 
 
 def _channels_first(images: np.ndarray) -> np.ndarray:

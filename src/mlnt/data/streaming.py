@@ -23,8 +23,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from mlnt.data.image_files import Fed, ImageFiles, Read, fill_in
-from mlnt.distributed import ALL_ALONE, Rows, World, processes_here
+from mlnt.distributed import ALL_ALONE, Rows, World
 from mlnt.errors import InputError, TrainingError
+from mlnt.launcher import processes_here
 
 STREAMED_BATCH = 64  # most pictures at once in evaluation: 1,024 of 224 × 224 would be 154 MB
 LARGE = 512  # pixels; of crops larger than that fewer at once

@@ -6,6 +6,7 @@ that even a text that slipped through could do nothing.
 """
 
 import base64
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -44,22 +45,8 @@ def render(
     file, remark = file_name(data["name"]), label_cells(findings.classes)[1]
     by_class = findings.by_class()
     panels = charts.curves(metrics)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mlnt.report", "."),
-        autoescape=True,  # names and texts come from the data
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters.update(
-        accuracy=lambda value: "–" if value is None else f"{value:.1f}",
-        count=lambda value: f"{value:,}",
-        percent=words.percent,
-        times=words.times,
-        duration=words.duration,
-    )
     try:
-        return environment.get_template("page.html.jinja").render(
+        return _template().render(
             policy=policy(style, script),
             style=Markup(style),
             script=Markup(script),
@@ -92,6 +79,26 @@ def render(
         )
     except jinja2.UndefinedError as error:
         raise KeyError(str(error)) from None  # a figure the files should hold
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    """Compiled once: it takes longer than a page."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("mlnt.report", "."),
+        autoescape=True,  # names and texts come from the data
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(
+        accuracy=lambda value: "–" if value is None else f"{value:.1f}",
+        count=lambda value: f"{value:,}",
+        percent=words.percent,
+        times=words.times,
+        duration=words.duration,
+    )
+    return environment.get_template("page.html.jinja")
 
 
 def policy(style: str, script: str) -> str:
