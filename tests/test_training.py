@@ -78,6 +78,10 @@ class TestFilter:
         many_NC = torch.full((7, 2), 0.5)
         unsure = filter_samples(many_NC, torch.zeros(7).long(), "auto", 0.0, unsure_N)
         assert unsure.indices.tolist() == [0, 6], "1.5 are right, though none is probably"
+        of_two = torch.tensor([0, 0, 0, 0, 0, 1, 1])
+        by_class = filter_samples(many_NC, of_two, "auto", 0.0, unsure_N)
+        assert by_class.indices.tolist() == [0, 6], "1.05 of the one, 0.45 of the other: one each"
+        assert by_class.rescued == {1: 1}
         surely = filter_samples(many_NC, torch.zeros(7).long(), "auto", 0.0, torch.zeros(7))
         assert len(surely.indices) == 7
         assert filter_samples(probabilities_NC, labels_N, "auto", 0.75, wrong_N).rescued == {0: 3}

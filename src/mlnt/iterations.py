@@ -26,7 +26,7 @@ class Kept:
     """What a mentor left in the class loss."""
 
     indices: Tensor  # LongTensor, into the training set
-    tau: float | None  # None: the likeliest, as many as are expected to be right
+    tau: float | None  # None: of each class as many as are expected to be right
     probabilities: Tensor  # [N, C], what the mentor says of all training samples
     rescued: dict[int, int] = field(
         default_factory=dict
@@ -64,40 +64,32 @@ def filter_samples(
 ) -> Kept:
     """D′ = {i : y_i · f(x_i, θ*) > τ}, but never less of a class than its most probable samples.
 
-    tau="auto" keeps as many labels as are expected to be right, the likeliest: `wrong_N` is what
-    the noise model makes of the mentor's opinion. (Those likelier right than wrong would be too
-    few where the mentor is unsure of nearly all.) tau="otsu" takes Otsu's threshold of the
-    probabilities of the given labels, at most 1/2: a label with more than that is the mentor's
-    own answer. Of each class at least the share `keep_per_class` (and one sample) stays.
+    tau="auto" keeps of each class as many labels as are expected to be right, the likeliest:
+    `wrong_N` is what the noise model makes of the mentor's opinion. (Those likelier right than
+    wrong would be too few of a class that the mentor is unsure of.) tau="otsu" takes Otsu's
+    threshold of the probabilities of the given labels, at most 1/2: a label with more than that is
+    the mentor's own answer. Of each class at least the share `keep_per_class` (and one sample)
+    stays.
     """
     right_N = probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
-    threshold: float | None
+    threshold: float | None = None
     if tau == "auto":
         if wrong_N is None:
             raise ValueError("tau='auto' needs the probability that each label is wrong")
-        right_N, threshold = 1 - wrong_N, None
-        kept_N = _largest(right_N, round(float(right_N.sum())))
-    elif tau == "otsu":
-        threshold = min(otsu_threshold(right_N), 0.5)
-        kept_N = right_N > threshold
+        right_N = 1 - wrong_N
     else:
-        threshold = float(tau)
-        kept_N = right_N > threshold
+        threshold = min(otsu_threshold(right_N), 0.5) if tau == "otsu" else float(tau)
+    kept_N = torch.zeros_like(labels_N, dtype=torch.bool)
     rescued = {}
     for number in labels_N.unique().tolist():
         members = (labels_N == number).nonzero().squeeze(1)
-        wanted = max(1, round(keep_per_class * len(members)))
-        if int(kept_N[members].sum()) < wanted:
-            rescued[number] = wanted
-            kept_N[members] |= _largest(right_N[members], wanted)
+        right = right_N[members]
+        count = round(float(right.sum())) if threshold is None else int((right > threshold).sum())
+        least = max(1, round(keep_per_class * len(members)))
+        if count < least:
+            rescued[number] = count = least
+        kept_N[members[right.argsort(descending=True, stable=True)[:count]]] = True
     return Kept(kept_N.nonzero().squeeze(1), threshold, probabilities_NC, rescued)
-
-
-def _largest(values_N: Tensor, count: int) -> Tensor:
-    """[N] bool: the so many largest."""
-    largest_N = torch.zeros_like(values_N, dtype=torch.bool)
-    largest_N[values_N.argsort(descending=True, stable=True)[:count]] = True
-    return largest_N
 
 
 MakeMethod = Callable[[nn.Module | None], Method]
