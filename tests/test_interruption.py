@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM, as a user sends them; a loss that is not finite after a checkpoint."""
+"""Ctrl-C, SIGTERM and a terminal that is closed; a loss that is not finite after a checkpoint."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import mlnt
 from mlnt import journal
 from mlnt.cli import run as command
+from mlnt.interruption import SIGNALS
 from mlnt.runs import RunFolder
 from mlnt.steps import Steps
 
@@ -52,10 +54,12 @@ def send(number: int, times: int = 1) -> None:
 
 
 def handlers() -> list[Any]:
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return [signal.getsignal(number) for number in SIGNALS]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_the_first_finishes_the_step_and_says_how_to_go_on(
     tmp_path: Path,
     table: Path,
@@ -92,6 +96,39 @@ def test_the_second_ends_at_once(
     assert handlers() == before
     assert not (tmp_path / "run" / "checkpoints").exists(), "nothing more was done"
     assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_a_signal_that_is_ignored_stays_so(
+    tmp_path: Path,
+    table: Path,
+    at_step: Callable[[int, Callable[[], None]], None],
+) -> None:
+    """As under nohup."""
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        at_step(3, lambda: send(signal.SIGHUP))
+        assert command(["train", str(table), *OPTIONS, "--out", str(tmp_path / "run")]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, usual)
+
+
+def test_a_terminal_that_is_closed_stops_it_and_nothing_is_lost(
+    tmp_path: Path, table: Path
+) -> None:
+    run = tmp_path / "run"
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["PYTHONPATH"] = str(Path(mlnt.__file__).parent.parent)
+        # Far more epochs than there is time for: it must be the signal that ends it.
+        options = [*OPTIONS, "--epochs", "100000", "--out", str(run)]
+        os.execv(sys.executable, [sys.executable, "-m", "mlnt", "train", str(table), *options])
+    metrics = run / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size):  # an epoch is done
+        os.read(terminal, 1024)
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert RunFolder(run).checkpoints.load("0-cross_entropy") is not None
 
 
 def test_training_goes_on_when_nobody_reads(tmp_path: Path, table: Path) -> None:

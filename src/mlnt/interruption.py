@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first ends training after its step, the second at once."""
+"""Ctrl-C, SIGTERM, a closed terminal.
+
+The first ends training after its step, the second at once.
+"""
 
 import contextlib
 import os
@@ -14,7 +17,8 @@ from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import Stopped
 from mlnt.training import Stage, Watcher
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+SIGNALS = tuple(number for number in (signal.SIGINT, signal.SIGTERM, HANGUP) if number is not None)
 ECHO_S = 2.0  # torchrun passes on what a scheduler sends to it and to its processes
 
 
@@ -33,10 +37,11 @@ class Interruption(Watcher):
         self.came_at = 0.0
         self.has_spoken = False
         self.usual: dict[int, Any] = {}  # what the signals did before
+        self.terminals = [number for number in (1, 2) if os.isatty(number)]  # of stdout, stderr
 
     @property
     def status(self) -> int:
-        """The exit status: 130 after Ctrl-C, 143 after SIGTERM, else 0."""
+        """The exit status: 130 after Ctrl-C, 143 after SIGTERM, 129 after a hangup, else 0."""
         return 0 if self.number is None else 128 + self.number
 
     def __enter__(self) -> "Interruption":
@@ -49,7 +54,9 @@ class Interruption(Watcher):
 
     def run_begins(self, dataset: Dataset, settings: Settings, reasons: Mapping[str, str]) -> None:
         if not self.usual and threading.current_thread() is threading.main_thread():
-            self.usual = {number: signal.signal(number, self._came) for number in SIGNALS}
+            for number in SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+                    self.usual[number] = signal.signal(number, self._came)
 
     def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
         self._stop_if_asked()
@@ -63,6 +70,8 @@ class Interruption(Watcher):
             raise Stopped(f"stopped by {signal.Signals(self.number).name}")
 
     def _came(self, number: int, frame: object) -> None:
+        if number == HANGUP:
+            self._speak_to_nobody()
         if self.number is not None:
             if self.world.size > 1 and time.monotonic() - self.came_at < ECHO_S:
                 return
@@ -77,3 +86,9 @@ class Interruption(Watcher):
             # Past Python's buffers, in which this process may be at this very moment.
             with contextlib.suppress(OSError):  # nobody may read it any more
                 os.write(2, b"\nmlnt: stopping after this step; once more ends at once\n")
+
+    def _speak_to_nobody(self) -> None:
+        """Every word to a terminal that is gone would be an error."""
+        with open(os.devnull, "wb") as nowhere:
+            for descriptor in self.terminals:
+                os.dup2(nowhere.fileno(), descriptor)
