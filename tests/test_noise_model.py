@@ -1,7 +1,5 @@
 """The noise model: its parts by hand, the whole on data whose truth is known."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -9,9 +7,7 @@ from torch import Tensor
 
 import mlnt
 from mlnt.noise_model import (
-    TEMPERATURE,
     anchors,
-    fit_amount,
     fit_transition,
     judge,
     learnt_by_heart,
@@ -19,7 +15,6 @@ from mlnt.noise_model import (
     nearest_others,
     noise_rate,
     unmix,
-    weaknesses,
 )
 
 
@@ -80,40 +75,6 @@ class TestParts:
         by_hand = torch.tensor([[0.7, 0.3], [0.0, 1.0]], dtype=torch.float64)
         torch.testing.assert_close(found, by_hand)
 
-    def test_few_labels_say_how_many_errors_and_the_matrix_which(self) -> None:
-        # All labels: a tenth of each class is taken for the next. Held out: 30 of 100 zeros.
-        transition_CC = 0.9 * torch.eye(3).double() + 0.1 * torch.eye(3).double().roll(1, 1)
-        sure_NC = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64).repeat(100, 1)
-        labels_N = torch.tensor([1] * 30 + [0] * 70)
-        found, likely = fit_amount(sure_NC, labels_N, transition_CC)
-        wrong, right = float(found[0, 1]), float(found[0, 0])
-        assert wrong == pytest.approx(0.3, abs=0.02)
-        assert likely == pytest.approx(30 * math.log(wrong) + 70 * math.log(right))
-        assert float(found[1, 2]) == pytest.approx(wrong), "the odds rise alike in every class"
-        torch.testing.assert_close(found.sum(1), torch.ones(3).double())
-        assert float(found[0, 2]) == pytest.approx(wrong * 0.005 / (0.99 * 0.1 + 0.005))
-
-    def test_a_weakness_needs_labels_that_show_it(self) -> None:
-        truth_N, labels_N = symmetric(2000, 10, 0.4, seed=1)
-        over_sure_NC = (4 * opinions(truth_N, 10, 2, sure=2.0).log()).softmax(1)
-        none_N, all_N = torch.zeros(2000).bool(), torch.ones(2000).bool()
-        assert weaknesses(over_sure_NC, labels_N, none_N) == {1.0: 1.0}
-        by_few = weaknesses(over_sure_NC, labels_N, torch.arange(2000) < 20)
-        by_all = weaknesses(over_sure_NC, labels_N, all_N)
-        assert by_all.get(1.0, 0.0) < 0.01 < by_few[1.0]
-        assert sum(by_all.values()) == pytest.approx(1) == sum(by_few.values())
-        good_NC = opinions(truth_N, 10, 2, sure=6.0)
-        assert weaknesses(good_NC, labels_N, all_N)[1.0] > 0.95
-
-
-def symmetric(count: int, classes: int, rate: float, seed: int) -> tuple[Tensor, Tensor]:
-    """True classes, and labels of which a share was drawn anew."""
-    generator = torch.Generator().manual_seed(seed)
-    truth_N = torch.randint(classes, (count,), generator=generator)
-    drawn_N = torch.rand(count, generator=generator) < rate
-    anew_N = torch.randint(classes, (count,), generator=generator)
-    return truth_N, torch.where(drawn_N, anew_N, truth_N)
-
 
 def noisy(count: int, classes: int, rate: float, seed: int) -> tuple[Tensor, Tensor]:
     """True classes, and labels of which a share was moved to the next class."""
@@ -150,24 +111,6 @@ class TestWhole:
             assert float(found.transition[number, (number + 1) % 5]) == pytest.approx(
                 share, abs=0.05
             )
-
-    @pytest.mark.parametrize("rate", [0.0, 0.2, 0.4])
-    @pytest.mark.parametrize("sharpness", [2.0, 4.0])
-    def test_errors_of_a_weak_network_are_not_all_taken_for_noise(
-        self, rate: float, sharpness: float
-    ) -> None:
-        truth_N, labels_N = symmetric(3000, 10, rate, seed=1)
-        probabilities_NC = (sharpness * opinions(truth_N, 10, 2, sure=1.5).log()).softmax(1)
-        right = (probabilities_NC.argmax(1) == truth_N).double().mean()
-        assert 0.45 < float(right) < 0.55, "it knows half of the truth"
-        wrong = float((labels_N != truth_N).double().mean())
-        found = judge(labels_N, probabilities_NC)
-        low, high = found.noise_interval
-        assert low - 0.04 <= wrong <= high  # of clean labels, it may still take some for wrong
-        held_out_N = torch.ones(3000).bool()
-        mixture_NC = unmix(probabilities_NC, anchors(probabilities_NC, labels_N), 30)
-        as_if_good = noise_rate(mixture_NC, labels_N, held_out_N, TEMPERATURE)
-        assert found.noise_rate - wrong < 0.65 * (as_if_good - wrong)
 
     def test_probabilities_mean_something(self) -> None:
         truth_N, labels_N = noisy(20_000, 3, 0.3, seed=3)

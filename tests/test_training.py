@@ -12,7 +12,7 @@ import mlnt
 from mlnt.config import make_settings
 from mlnt.data.batches import Batch
 from mlnt.evaluation import accuracy, found_errors, memorised_noise
-from mlnt.iterations import choose_stage, filter_samples, otsu_threshold
+from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
 from mlnt.methods import MLNT, CrossEntropy, Rates
 from mlnt.models import SmallConv
 from mlnt.runs import RunFolder
@@ -68,23 +68,22 @@ class TestFilter:
         assert kept.tau == 0.3
         assert kept.rescued == {}
 
-    def test_auto_keeps_as_many_as_are_expected_to_be_right(self) -> None:
-        wrong_N = torch.tensor([0.1, 0.6, 0.5, 0.99])  # 1.81 right ones
-        labels_N, probabilities_NC = torch.zeros(4).long(), torch.full((4, 2), 0.5)
-        kept = filter_samples(probabilities_NC, labels_N, "auto", 0.0, wrong_N)
-        assert kept.indices.tolist() == [0, 2]
-        assert kept.tau is None
-        unsure_N = torch.tensor([0.6, 0.7, 0.8, 0.9, 0.95, 0.95, 0.6])
-        many_NC = torch.full((7, 2), 0.5)
-        unsure = filter_samples(many_NC, torch.zeros(7).long(), "auto", 0.0, unsure_N)
-        assert unsure.indices.tolist() == [0, 6], "1.5 are right, though none is probably"
-        of_two = torch.tensor([0, 0, 0, 0, 0, 1, 1])
-        by_class = filter_samples(many_NC, of_two, "auto", 0.0, unsure_N)
-        assert by_class.indices.tolist() == [0, 6], "1.05 of the one, 0.45 of the other: one each"
-        assert by_class.rescued == {1: 1}
-        surely = filter_samples(many_NC, torch.zeros(7).long(), "auto", 0.0, torch.zeros(7))
-        assert len(surely.indices) == 7
-        assert filter_samples(probabilities_NC, labels_N, "auto", 0.75, wrong_N).rescued == {0: 3}
+    def test_auto_keeps_what_is_at_least_half_as_sure_as_those_kept(self) -> None:
+        labels_N, probabilities_NC = torch.zeros(4).long(), torch.full((4, 10), 0.1)
+
+        def kept(wrong: list[float], least: float = 0.0) -> Kept:
+            wrong_N = torch.tensor(wrong, dtype=torch.float64)
+            return filter_samples(probabilities_NC, labels_N, "auto", least, wrong_N)
+
+        # Of ten classes 1/10 right says nothing: 0.9, 0.9, 0.5, 0.3 less 0.1 says 8, 8, 4, 2.
+        # Squares of sums by number: 64, 128, 400 / 3 = 133, 484 / 4 = 121.
+        assert kept([0.1, 0.7, 0.1, 0.5]).indices.tolist() == [0, 2, 3]
+        assert kept([0.1, 0.7, 0.1, 0.5]).tau is None
+        unsure = kept([0.6, 0.9, 0.6, 0.7])  # 3, 3, 2: 9, 18, 64 / 3 = 21, 16
+        assert unsure.indices.tolist() == [0, 2, 3], "though none is more probably right than wrong"
+        assert len(kept([0.0, 0.0, 0.0, 0.0]).indices) == 4
+        assert kept([0.9, 0.95, 0.99, 0.99]).indices.tolist() == [0]
+        assert kept([0.1, 0.7, 0.1, 0.5], least=1.0).rescued == {0: 4}
 
     def test_otsu_never_drops_the_mentors_own_answer(self) -> None:
         given = torch.cat([torch.full((60,), 0.55), torch.full((60,), 0.99)])

@@ -52,7 +52,7 @@ def choose_settings(
     reasons = {name: reason for name, (_, reason) in derived.items()}
     settings = make_settings(preset, **{**values, **given})
     if settings.tau == "auto" and settings.method == "mlnt" and settings.iterations > 1:
-        reasons["tau"] = "of each class as many labels stay as the mentor expects to be right"
+        reasons["tau"] = "the labels stay that the mentor makes at least half as sure as those kept"
     return Chosen(settings, reasons)
 
 

@@ -26,7 +26,7 @@ class Kept:
     """What a mentor left in the class loss."""
 
     indices: Tensor  # LongTensor, into the training set
-    tau: float | None  # None: of each class as many as are expected to be right
+    tau: float | None  # None: see `worth_keeping`
     probabilities: Tensor  # [N, C], what the mentor says of all training samples
     rescued: dict[int, int] = field(
         default_factory=dict
@@ -64,9 +64,8 @@ def filter_samples(
 ) -> Kept:
     """D′ = {i : y_i · f(x_i, θ*) > τ}, but never less of a class than its most probable samples.
 
-    tau="auto" keeps of each class as many labels as are expected to be right, the likeliest:
-    `wrong_N` is what the noise model makes of the mentor's opinion. (Those likelier right than
-    wrong would be too few of a class that the mentor is unsure of.) tau="otsu" takes Otsu's
+    tau="auto" keeps the likeliest labels, as many as together say most: see `worth_keeping`;
+    `wrong_N` is what the noise model makes of the mentor's opinion. tau="otsu" takes Otsu's
     threshold of the probabilities of the given labels, at most 1/2: a label with more than that is
     the mentor's own answer. Of each class at least the share `keep_per_class` (and one sample)
     stays.
@@ -77,19 +76,38 @@ def filter_samples(
         if wrong_N is None:
             raise ValueError("tau='auto' needs the probability that each label is wrong")
         right_N = 1 - wrong_N
+        kept_N = _largest(right_N, worth_keeping(right_N, probabilities_NC.shape[1]))
     else:
         threshold = min(otsu_threshold(right_N), 0.5) if tau == "otsu" else float(tau)
-    kept_N = torch.zeros_like(labels_N, dtype=torch.bool)
+        kept_N = right_N > threshold
     rescued = {}
     for number in labels_N.unique().tolist():
         members = (labels_N == number).nonzero().squeeze(1)
-        right = right_N[members]
-        count = round(float(right.sum())) if threshold is None else int((right > threshold).sum())
-        least = max(1, round(keep_per_class * len(members)))
-        if count < least:
-            rescued[number] = count = least
-        kept_N[members[right.argsort(descending=True, stable=True)[:count]]] = True
+        wanted = max(1, round(keep_per_class * len(members)))
+        if int(kept_N[members].sum()) < wanted:
+            rescued[number] = wanted
+            kept_N[members] |= _largest(right_N[members], wanted)
     return Kept(kept_N.nonzero().squeeze(1), threshold, probabilities_NC, rescued)
+
+
+def worth_keeping(right_N: Tensor, classes: int) -> int:
+    """How many labels to keep, given how likely each is right, so that they say most.
+
+    A label that is right with probability p says s = (p − 1/C) / (1 − 1/C), of C classes, and k of
+    them say as much as (Σ s)² / k right ones. So it is worth keeping if it says at least half of
+    what the kept ones say on average: where they are sure of, one of about 1/2; where nearly all
+    labels are wrong, less, or hardly any would be left.
+    """
+    said_N = (right_N.double() - 1 / classes).clamp(min=0).sort(descending=True).values
+    count_N = torch.arange(1, len(said_N) + 1, device=said_N.device)
+    return int((said_N.cumsum(0).square() / count_N).argmax()) + 1
+
+
+def _largest(values_N: Tensor, count: int) -> Tensor:
+    """[N] bool: the so many largest."""
+    largest_N = torch.zeros_like(values_N, dtype=torch.bool)
+    largest_N[values_N.argsort(descending=True, stable=True)[:count]] = True
+    return largest_N
 
 
 MakeMethod = Callable[[nn.Module | None], Method]

@@ -18,11 +18,6 @@ Where q doubts, either the sample is hard and its label right, or the label is n
 cannot tell. The temperature t=1 takes all doubt for the former, t→0 for the latter, and people
 who label are wrong where it is hard. t=1/2 lies between; the two ends bound the noise rate.
 
-A weak network is too sure of itself, and its errors look like noise. Labels held out can tell: each
-w from 1 on is as probable as q^(1/w) makes them likely, and ln w is 0 ± 1/2 before they are seen.
-The noise rate is the mean over w at t=w²/2, but at most w: the weaker the network, the more of its
-doubt, shown or not, is its own. At the lower end t is twice that. A good network has w=1.
-
 Axes: N samples, R of them searched for neighbours, K neighbours, C classes, D features.
 """
 
@@ -35,7 +30,6 @@ from torch import Tensor
 NEIGHBOURS = 30
 ANCHOR_SHARE = 0.5  # of the labels of a class
 TEMPERATURE, SOFT, HARD = 0.5, 1.0, 0.1
-WEAKNESSES = tuple(2 ** (step / 2) for step in range(7))  # w: 1 to 8
 OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
 # Of the network's own opinion beside that of the neighbours; none is left if it has learnt a third
 # of the labels by heart that it would not have guessed.
@@ -44,9 +38,7 @@ OWN_SHARE, WARINESS = 0.5, 3.0
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
 FITTED = 20_000  # samples that T is found by
 CHUNK = 4_096
-NEGLIGIBLE = 5.0  # in logarithms: less than a hundredth
 FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
-ANY_ERROR = 0.01  # of each class: where all labels show none, those held out may
 TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
 # For anchors that are sure of their classes; where they are less so, each step says less. In the
 # ranking fewer: the longer, the more weights reach zero, and what is merely hard looks like noise.
@@ -93,19 +85,11 @@ def judge(
 
     anchors_CC = anchors(blend_NC, labels_N)
     mixture_NC = unmix(blend_NC, anchors_CC, UNMIXING_STEPS)
-    weak = weaknesses(mixture_NC, labels_N, held_out_N)
-
-    def rate_at(base: float) -> float:
-        return sum(
-            share * noise_rate(mixture_NC, labels_N, held_out_N, base * softer(w))
-            for w, share in weak.items()
-        )
-
-    rate, low = rate_at(TEMPERATURE), rate_at(SOFT)
-    high = noise_rate(mixture_NC, labels_N, held_out_N, HARD)
+    rate, low, high = (
+        noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (TEMPERATURE, SOFT, HARD)
+    )
     chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
-    likeliest = max(weak, key=lambda w: weak[w])
-    _, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE * softer(likeliest))
+    _, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
 
     rather_NC = unmix(blend_NC, anchors_CC, RANKING_STEPS)
     posterior_NC, _ = _posterior(rather_NC, labels_N, SOFT)
@@ -203,67 +187,11 @@ def fit_transition(mixture_NC: Tensor, labels_N: Tensor) -> Tensor:
     return transition_CC
 
 
-def fit_amount(mixture_NC: Tensor, labels_N: Tensor, transition_CC: Tensor) -> tuple[Tensor, float]:
-    """T with the odds of an error multiplied alike in all classes, most likely; Σ ln p(yᵢ | i).
-
-    For few labels: they say how many errors there are, and T which class is taken for which.
-    """
-    classes = len(transition_CC)
-    eye_CC = torch.eye(classes).to(transition_CC)
-    other_CC = (1 - eye_CC) / max(1, classes - 1)
-    transition_CC = (1 - ANY_ERROR) * transition_CC + ANY_ERROR * other_CC
-    errors_C = 1 - transition_CC.diagonal()
-    where_CC = _normalised(transition_CC * (1 - eye_CC))
-    factors_S = torch.linspace(-6, 6, 121).to(errors_C).exp()  # steps of a tenth
-    errors_SC = factors_S[:, None] * errors_C
-    errors_SC = errors_SC / (1 - errors_C + errors_SC)
-    right_NS = mixture_NC.gather(1, labels_N[:, None]) * (1 - errors_SC).T[labels_N]
-    likely_NS = right_NS + (mixture_NC * where_CC.T[labels_N]) @ errors_SC.T
-    likely_S = likely_NS.clamp(min=TINY).log().sum(0)
-    best = int(likely_S.argmax())
-    amount_C = errors_SC[best]
-    return (1 - amount_C).diag() + amount_C[:, None] * where_CC, float(likely_S[best])
-
-
-def weaknesses(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> dict[float, float]:
-    """How probable each w is, given the labels held out; only those that matter."""
-    if not held_out_N.any():
-        return {1.0: 1.0}
-    likely: dict[float, float] = {}
-    for w in WEAKNESSES:
-        tempered_NC, transition_CC = _fitted(mixture_NC, labels_N, w)
-        _, likely[w] = _by_held_out(tempered_NC, labels_N, held_out_N, transition_CC)
-        likely[w] -= 2 * math.log(w) ** 2
-        if likely[w] < max(likely.values()) - NEGLIGIBLE:
-            break  # beyond, they are less likely still
-    most = max(likely.values())
-    shares = {w: math.exp(ln - most) for w, ln in likely.items() if ln >= most - NEGLIGIBLE}
-    return {w: share / sum(shares.values()) for w, share in shares.items()}
-
-
-def softer(w: float) -> float:
-    """What the temperatures of a good network are multiplied by: w², but at most 2w."""
-    return w * min(w, 2.0)
-
-
-def _fitted(mixture_NC: Tensor, labels_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """q^(1/t) and T."""
-    tempered_NC = _normalised(mixture_NC ** (1 / temperature))
-    some = _some(len(labels_N), FITTED).to(labels_N.device)
-    return tempered_NC, fit_transition(tempered_NC[some], labels_N[some])
-
-
-def _by_held_out(
-    tempered_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, transition_CC: Tensor
-) -> tuple[Tensor, float]:
-    places = held_out_N.nonzero().squeeze(1)
-    places = places[_some(len(places), FITTED).to(places.device)]
-    return fit_amount(tempered_NC[places], labels_N[places], transition_CC)
-
-
 def _posterior(mixture_NC: Tensor, labels_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """p(c | i, yᵢ) and T."""
-    tempered_NC, transition_CC = _fitted(mixture_NC, labels_N, temperature)
+    tempered_NC = _normalised(mixture_NC ** (1 / temperature))
+    some = _some(len(labels_N), FITTED).to(labels_N.device)
+    transition_CC = fit_transition(tempered_NC[some], labels_N[some])
     return _normalised(tempered_NC * transition_CC.T[labels_N]), transition_CC
 
 
@@ -276,20 +204,16 @@ def noise_rate(
     as the difference is within two of their standard errors, it says nothing.
     """
 
+    def rate_of(part_N: Tensor) -> float:
+        posterior_NC, _ = _posterior(mixture_NC[part_N], labels_N[part_N], temperature)
+        return float(_wrong(posterior_NC, labels_N[part_N]).mean())
+
     if len(labels_N) == 0:
         return 0.0
-    tempered_NC, transition_CC = _fitted(mixture_NC, labels_N, temperature)
-
-    def rate_of(part_N: Tensor, transition_CC: Tensor) -> float:
-        given_N = labels_N[part_N]
-        posterior_NC = _normalised(tempered_NC[part_N] * transition_CC.T[given_N])
-        return float(_wrong(posterior_NC, given_N).mean())
-
-    by_all = rate_of(torch.ones_like(held_out_N), transition_CC)
-    if held_out_N.all() or not held_out_N.any():
+    by_all = rate_of(torch.ones_like(held_out_N))
+    if not held_out_N.any():
         return by_all
-    amount_CC, _ = _by_held_out(tempered_NC, labels_N, held_out_N, transition_CC)
-    by_held_out = rate_of(held_out_N, amount_CC)
+    by_held_out = rate_of(held_out_N)
     noise = 4 * by_held_out * (1 - by_held_out) / int(held_out_N.sum())
     difference = by_all - by_held_out
     return by_held_out + difference * noise / max(difference**2, noise, TINY)
