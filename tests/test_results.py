@@ -216,7 +216,8 @@ def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     fast = {"a": make_run(tmp_path / "new-0", epochs=30), "b": make_run(tmp_path / "new-1",
             epochs=30, seed=1)}  # fmt: skip
     monkeypatch.setattr("mlnt.reproduce.naming._differences", lambda preset, settings: [])
-    with pytest.raises(InputError, match=r"holds another run \(epochs=22, now 30"):
+    usual = make_settings("cifar10-fast").epochs
+    with pytest.raises(InputError, match=rf"holds another run \(epochs={usual}, now 30"):
         write_results([fast["a"]], results)
     with pytest.raises(InputError, match="would be averaged, but differ"):
         write_results([fast["a"]], results, replace=True)
