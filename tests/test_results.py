@@ -178,10 +178,11 @@ def test_schedules_stand_beside_each_other(tmp_path: Path) -> None:
 
 def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
     runs = [
-        make_run(tmp_path / "a", noise="symmetric:0.2", preset="cifar10", rho=0.1),
+        make_run(tmp_path / "a", noise="symmetric:0.2", preset="cifar10", rho=0.1, flip=False),
         make_run(tmp_path / "b", noise="matrix:/home/somebody/t.csv", validation="noisy"),
         make_run(tmp_path / "c", data="shirts", preset="image", noise="none", validation="noisy"),
         make_run(tmp_path / "d", preset="clothing1m", seed=3),
+        make_run(tmp_path / "e", data="shirts", preset="image", noise="none", validation="clean"),
     ]
     write_results(runs, tmp_path / "results")
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
@@ -192,8 +193,9 @@ def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
         "mlnt train CIFAR10 --preset cifar10-fast --noise matrix:t.csv --validation noisy "
         "--method mlnt --seed 0",
         "mlnt train CIFAR10 --preset cifar10 --noise symmetric:0.2 --validation clean "
-        "--method mlnt --seed 0 --rho 0.1",
+        "--method mlnt --seed 0 --rho 0.1 --no-flip",
         "mlnt train shirts --method mlnt --seed 0",
+        "mlnt train shirts --method mlnt --seed 0 --validation clean",
     ]
 
 
