@@ -24,6 +24,7 @@ from mlnt.journal import Pace
 from mlnt.runs import LOCK, RunFolder
 from mlnt.steps import Steps
 from mlnt.training import Stage, Watcher
+from small_runs import leave_out_reports
 
 fcntl = pytest.importorskip("fcntl")
 QUICK = {"epochs": 3, "iterations": 1, "sets": 1, "batch_size": 64, "seed": 1}
@@ -205,7 +206,7 @@ def test_a_training_ends_with_one_line_and_goes_on_later(
 ) -> None:
     run, patches = tmp_path / "run", pytest.MonkeyPatch()
     monkeypatch.setattr(journal, "SHARE", 1e9)  # a checkpoint after each epoch
-    monkeypatch.setattr("mlnt.api.write_report", lambda run: None)  # takes longer than training
+    leave_out_reports(monkeypatch)
 
     def begin() -> None:
         if name == "folder removed":
@@ -321,7 +322,7 @@ def test_a_stop_writes_the_ends_that_were_left_out(
     """Two stages ended without a checkpoint of their end; the third is stopped."""
     monkeypatch.setattr(journal, "SHARE", 0.0)
     monkeypatch.setattr(journal, "END_SHARE", 0.0)
-    monkeypatch.setattr("mlnt.api.write_report", lambda run: None)
+    leave_out_reports(monkeypatch)
     options = {**QUICK, "iterations": 2}
     whole, run = mlnt.train(blobs(), **options), tmp_path / "run"
     with pytest.raises(Stopped):

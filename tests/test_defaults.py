@@ -12,6 +12,7 @@ from torch import nn
 
 import mlnt
 from mlnt.cli import run as command
+from mlnt.data.prepare import prepare
 from mlnt.defaults import choose_settings
 from mlnt.terminal import describe_data
 
@@ -33,6 +34,14 @@ def test_batch_size_and_epochs_follow_from_the_samples(
 ) -> None:
     settings = choose_settings(rows(samples), CPU, None, {}).settings
     assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
+
+
+def test_the_samples_of_a_reason_are_those_that_train() -> None:
+    data = rows(250)  # 84, 83 and 83 of a class: 8 of each are held out, not a tenth of all
+    chosen = choose_settings(data, CPU, None, {})
+    prepared, _ = prepare(data, chosen.settings)
+    assert len(prepared.train) == 226
+    assert chosen.reasons["epochs"].startswith("each of 226 samples")
 
 
 def test_what_the_user_says_comes_first() -> None:

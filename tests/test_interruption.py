@@ -98,6 +98,19 @@ def test_the_second_ends_at_once(
     assert not (tmp_path / "run" / ".lock").exists()
 
 
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
+def test_a_hangup_is_no_second_wish(
+    tmp_path: Path,
+    table: Path,
+    at_step: Callable[[int, Callable[[], None]], None],
+    first: signal.Signals,
+) -> None:
+    at_step(3, lambda: (send(first), send(signal.SIGHUP)))
+    run = tmp_path / "run"
+    assert command(["train", str(table), *OPTIONS, "--out", str(run)]) == 128 + first
+    assert RunFolder(run).checkpoints.load("0-cross_entropy") is not None
+
+
 def test_a_signal_that_is_ignored_stays_so(
     tmp_path: Path,
     table: Path,

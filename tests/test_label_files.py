@@ -126,17 +126,23 @@ def test_numbers_that_belong_to_no_sample(tmp_path: Path, numbers: str) -> None:
 def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,label\n1,x\n2,y\n")
     (tmp_path / "t.txt").write_text("x\ny z\n")
+    (tmp_path / "bom.txt").write_text("x\ny\n", encoding="utf-8-sig")  # as some editors save
     np.save(tmp_path / "t.npy", np.array([2, 1]))
+    np.save(tmp_path / "bytes.npy", np.array(["é".encode(), b"x"]))
+    np.save(tmp_path / "torn.npy", np.array([b"\xc3", b"x"]))
     np.save(tmp_path / "o.npy", np.array([object()]))
     np.savez(tmp_path / "u.npz", a=np.frombuffer(b"\xff" * 8, "<U1"))
     assert read_label_file(tmp_path / "t.csv") == ["x", "y"]
     assert read_label_file(tmp_path / "t.csv", "a") == ["1", "2"]
     assert read_label_file(str(tmp_path / "t.txt")) == ["x", "y", "z"]
+    assert read_label_file(tmp_path / "bom.txt") == ["x", "y"]
     assert read_label_file(tmp_path / "t.npy") == ["2", "1"]
+    assert read_label_file(tmp_path / "bytes.npy") == ["é", "x"]
     assert all(known_truth(tmp_path / name) is None for name in ("t.csv", "t.txt", "absent.pt"))
     for place, message in {
         "o.npy": "pickled objects",
         "u.npz:a": "labels cannot be read",
+        "torn.npy": "labels cannot be read",
         "absent.txt": "no label file at",
         ".": "no label file at",
     }.items():

@@ -104,7 +104,7 @@ def test_noise_as_the_user_writes_it(tmp_path: Path) -> None:
     usual = parse_noise("asymmetric:1.0", CLASSES, {2: 0}).apply(labels, seeded())
     assert torch.equal(usual, torch.tensor([0, 1, 0]).repeat(100))
     matrix = tmp_path / "matrix.csv"
-    matrix.write_text("0,1,0\n0,0,1\n1,0,0\n")
+    matrix.write_text("0,1,0\n0,0,1\n1,0,0\n", encoding="utf-8-sig")
     turned = parse_noise(f"matrix:{matrix}", CLASSES).apply(labels, seeded())
     assert torch.equal(turned, torch.tensor([1, 2, 0]).repeat(100))
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 import mlnt
+from mlnt import noise_model
 from mlnt.noise_model import (
     anchors,
     fit_transition,
@@ -23,6 +24,19 @@ class TestParts:
         features_ND = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
         assert nearest_others(features_ND, 1).squeeze(1).tolist() == [1, 0, 3, 2]
         assert nearest_others(features_ND, 9).shape == (4, 3)
+
+    def test_nearest_others_among_those_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(noise_model, "SEARCHED", 20)
+        monkeypatch.setattr(noise_model, "CHUNK", 16)
+        angles_N = torch.rand(50, generator=torch.Generator().manual_seed(0)).double()
+        found_NK = nearest_others(torch.stack([angles_N.cos(), angles_N.sin()], 1), 19)
+        searched = found_NK.unique().tolist()
+        assert len(searched) == 20
+        for place, found in enumerate(found_NK.tolist()):
+            others = [other for other in searched if other != place]
+            others.sort(key=lambda other: abs(float(angles_N[other] - angles_N[place])))
+            assert set(found[:5]) == set(others[:5]), place
+            assert place not in found
 
     def test_mean_over_places(self) -> None:
         values_NC = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])

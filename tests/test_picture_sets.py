@@ -19,6 +19,7 @@ import mlnt
 from clothing_tree import coloured_noise, make_small_tree
 from mlnt.cli import run as command
 from mlnt.data.encoding import ImageEncoder
+from mlnt.iterations import choose_stage
 from mlnt.models import build_model, load_weights
 from mlnt.resnet import ResNet, resnet18, resnet50
 from mlnt.training import Watcher
@@ -56,8 +57,15 @@ def test_clothing1m_is_learnt_from_disk(tree: Path, tmp_path: Path) -> None:
     assert fault["path"].endswith(broken.name)
 
 
-def test_accuracy_counts_what_could_be_read(tree: Path, tmp_path: Path) -> None:
+def test_accuracy_counts_what_could_be_read(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pictures to be judged that are torn: the same figures as without them."""
+    counted: list[int] = []
+    monkeypatch.setattr(
+        "mlnt.recipes.choose_stage",
+        lambda stages, samples: counted.append(samples) or choose_stage(stages, samples),
+    )
     torn, without = tmp_path / "torn", tmp_path / "without"
     for copy in (torn, without):
         shutil.copytree(tree, copy)
@@ -73,6 +81,7 @@ def test_accuracy_counts_what_could_be_read(tree: Path, tmp_path: Path) -> None:
     for row, other in zip(*(run.history for run in runs), strict=True):
         assert row["student"] == other["student"]
     assert any(0 < row["student"]["test"] < 100 for row in runs[0].history)
+    assert counted[0] == counted[1], "by which the iteration is chosen"
     assert runs[0].summary["test_by_class"] == runs[1].summary["test_by_class"]
     found, expected = (mlnt.predict(tmp_path / "run torn", copy) for copy in (torn, without))
     assert found.accuracy == expected.accuracy

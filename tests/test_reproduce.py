@@ -181,6 +181,29 @@ def test_data_that_is_not_there(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("what", "change", "message"),
+    [
+        ("table1", "seed=7", "the cells differ in their seed"),
+        ("table1", "noise=symmetric:0.9", "the cells differ in their noise"),
+        ("digits", "method=forward", "the cells differ in their method"),
+        ("sweep-m", "sets=2", "the cells differ in their sets"),
+        ("digits", "device=cpu", "has an option of its own: --device"),
+        ("digits", "out=x", "unknown setting 'out'"),
+        ("digits", "preset=table", "unknown setting 'preset'"),
+        ("digits", "epochs", "takes NAME=VALUE"),
+    ],
+)
+def test_what_cannot_be_set_for_all_cells(
+    what: str, change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    asked = ["reproduce", what, "--data", "digits", "--out", str(out), "--set", change]
+    assert cli.run(asked) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_human_labels_are_those_present(tmp_path: Path) -> None:
     (tmp_path / "test_batch.bin").touch()
     names = ("clean_label", "worse_label", "random_label1")

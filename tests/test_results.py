@@ -178,10 +178,11 @@ def test_schedules_stand_beside_each_other(tmp_path: Path) -> None:
 
 def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
     runs = [
-        make_run(tmp_path / "a", noise="symmetric:0.2", preset="cifar10", rho=0.1),
+        make_run(tmp_path / "a", noise="symmetric:0.2", preset="cifar10", rho=0.1, flip=False),
         make_run(tmp_path / "b", noise="matrix:/home/somebody/t.csv", validation="noisy"),
         make_run(tmp_path / "c", data="shirts", preset="image", noise="none", validation="noisy"),
         make_run(tmp_path / "d", preset="clothing1m", seed=3),
+        make_run(tmp_path / "e", data="shirts", preset="image", noise="none", validation="clean"),
     ]
     write_results(runs, tmp_path / "results")
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
@@ -192,8 +193,9 @@ def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
         "mlnt train CIFAR10 --preset cifar10-fast --noise matrix:t.csv --validation noisy "
         "--method mlnt --seed 0",
         "mlnt train CIFAR10 --preset cifar10 --noise symmetric:0.2 --validation clean "
-        "--method mlnt --seed 0 --rho 0.1",
+        "--method mlnt --seed 0 --rho 0.1 --no-flip",
         "mlnt train shirts --method mlnt --seed 0",
+        "mlnt train shirts --method mlnt --seed 0 --validation clean",
     ]
 
 
@@ -216,7 +218,8 @@ def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     fast = {"a": make_run(tmp_path / "new-0", epochs=30), "b": make_run(tmp_path / "new-1",
             epochs=30, seed=1)}  # fmt: skip
     monkeypatch.setattr("mlnt.reproduce.naming._differences", lambda preset, settings: [])
-    with pytest.raises(InputError, match=r"holds another run \(epochs=22, now 30"):
+    usual = make_settings("cifar10-fast").epochs
+    with pytest.raises(InputError, match=rf"holds another run \(epochs={usual}, now 30"):
         write_results([fast["a"]], results)
     with pytest.raises(InputError, match="would be averaged, but differ"):
         write_results([fast["a"]], results, replace=True)

@@ -26,6 +26,7 @@ from mlnt.journal import going_on
 from mlnt.methods import CrossEntropy, Rates
 from mlnt.models import SmallConv
 from mlnt.packing import pack, unpack
+from mlnt.report import write_report
 from mlnt.runs import RunFolder
 from mlnt.steps import Steps
 from mlnt.training import Watcher
@@ -385,6 +386,24 @@ def test_killed_before_its_first_file(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.json.part.json").touch()
     train(tmp_path / "run", "cross_entropy", resume=True)
+
+
+def test_killed_while_the_report_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    folder = tmp_path / "run"
+    monkeypatch.setattr("mlnt.api.write_report", kill)
+    with pytest.raises(Killed):
+        train(folder, "cross_entropy")
+    monkeypatch.setattr("mlnt.api.write_report", write_report)
+    train(folder, "cross_entropy", resume=True)
+    page = (folder / "report.html").read_bytes()
+    assert not (folder / "checkpoints").exists()
+    write_report(RunFolder(folder))
+    assert (folder / "report.html").read_bytes() == page, "made of what summary.json will say"
 
 
 def test_momentum_keeps_the_layout_of_its_weights(tmp_path: Path) -> None:

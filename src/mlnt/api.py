@@ -383,8 +383,8 @@ def _write_result(
         run.write(FAULTS, dataset.train.inputs.faults.write)
     if (kept := result.kept) is not None:
         run.write(FILTERED, lambda path: write_filtered(path, kept, dataset))
-    run.write_json(SUMMARY, summary)
-    write_report(run)
+    write_report(run, summary)
+    run.write_json(SUMMARY, summary)  # last: a run that has it is finished
     run.checkpoints.remove()
 
 

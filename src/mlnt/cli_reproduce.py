@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlnt import reproduce
+from mlnt.config import settings_from
 from mlnt.errors import InputError
 from mlnt.interruption import Interruption
 from mlnt.terminal import PlainConsole, TerminalProgress
@@ -97,4 +98,8 @@ def _changes(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         if "=" not in text:
             raise InputError(f"--set takes NAME=VALUE, got {text!r}")
-    return dict(text.split("=", 1) for text in texts)
+    changes = dict(text.split("=", 1) for text in texts)
+    settings_from(changes)  # names of settings alone
+    if "device" in changes:
+        raise InputError("the device has an option of its own: --device")
+    return changes

@@ -14,6 +14,7 @@ import torch
 from mlnt.config import Settings, make_settings
 from mlnt.data.dataset import Dataset
 from mlnt.data.image_files import ImageFiles
+from mlnt.data.prepare import held_out_of_each
 
 PRESETS_BY_NAME = ("digits", "cifar10", "clothing1m")  # data sets with a preset of their own
 FEWEST_STEPS = 8  # of an epoch: with fewer there is little to average
@@ -63,7 +64,7 @@ def _derived(
     found: dict[str, tuple[Any, str]] = {}
     samples = len(dataset.train)
     if dataset.validation is None:
-        samples = math.ceil(samples * (1 - usual.validation_share))
+        samples -= sum(held_out_of_each(dataset, usual.validation_share))
     largest = max(2, samples // FEWEST_STEPS)
     if usual.batch_size > largest:
         size = 2 ** int(math.log2(largest))

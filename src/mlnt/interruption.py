@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM, a closed terminal.
 
-The first ends training after its step, the second at once.
+The first ends training after its step, the second at once, unless it is of the terminal.
 """
 
 import contextlib
@@ -72,6 +72,8 @@ class Interruption(Watcher):
     def _came(self, number: int, frame: object) -> None:
         if number == HANGUP:
             self._speak_to_nobody()
+            if self.number is not None:
+                return  # nobody's second wish: at the end of a session it comes beside others
         if self.number is not None:
             if self.world.size > 1 and time.monotonic() - self.came_at < ECHO_S:
                 return

@@ -128,8 +128,8 @@ def nearest_others(features_ND: Tensor, neighbours: int) -> Tensor:
     for start in range(0, len(unit_ND), CHUNK):
         part_ND = unit_ND[start : start + CHUNK]
         similar_NR = part_ND @ searched_RD.T
-        own_N = torch.arange(start, start + len(part_ND), device=unit_ND.device)
-        similar_NR[own_N[:, None] == searched_R] = -torch.inf
+        own_R = (searched_R >= start) & (searched_R < start + CHUNK)
+        similar_NR[searched_R[own_R] - start, own_R.nonzero().squeeze(1)] = -torch.inf
         found.append(searched_R[similar_NR.topk(neighbours, dim=1).indices])
     return torch.cat(found)
 

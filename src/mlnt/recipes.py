@@ -29,7 +29,7 @@ from mlnt.evaluation import (
     readable,
 )
 from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
-from mlnt.judging import Judge
+from mlnt.judging import Judge, seen
 from mlnt.methods import (
     CNNCRF,
     MLNT,
@@ -179,7 +179,7 @@ def run_recipe(
     method = trainer.settings.method
     led: Led = getattr(Recipe(trainer, new_model, classes), method)()
     own_stages = [stage for stage in led.stages if stage.stage.method == method]
-    chosen = choose_stage(own_stages, len(trainer.validation))
+    chosen = choose_stage(own_stages, int(seen(trainer.validation).sum()))
     model = best_model(chosen)
     probabilities_NC = predict_probabilities(model, trainer.train.inputs, trainer.world)
     judge = led.judge or Judge(trainer.train, trainer.validation, trainer.world)
@@ -223,14 +223,16 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
         "filters": result.filters,
     }
     if train.true_labels is not None:
-        seen = readable(train.inputs)
-        labels_N, true_N = train.labels[seen], train.true_labels[seen]
+        counted = readable(train.inputs)
+        labels_N, true_N = train.labels[counted], train.true_labels[counted]
         wrong_N = labels_N != true_N
-        summary["found_errors"] = found_errors(result.judgement.wrong[: len(train)][seen], wrong_N)
+        summary["found_errors"] = found_errors(
+            result.judgement.wrong[: len(train)][counted], wrong_N
+        )
         if wrong_N.any():
             summary["memorised_noise"] = {
                 f"{stage.stage.name} {name}": memorised_noise(
-                    predict_probabilities(model, train.inputs, trainer.world)[seen],
+                    predict_probabilities(model, train.inputs, trainer.world)[counted],
                     labels_N,
                     true_N,
                 )

@@ -175,7 +175,7 @@ class RunFolder:
         return self.path / name
 
     def write_json(self, name: str, value: Any) -> None:
-        text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
         self.write_text(name, text + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -282,15 +282,15 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _line(row: dict[str, Any]) -> str:
-    return json.dumps(_plain(row), allow_nan=False) + "\n"
+    return json.dumps(plain(row), allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no NaN or infinity: they become null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -39,7 +39,7 @@ def read_label_file(place: str | Path, label_column: str | None = None) -> list[
     if suffix == ".npy":
         return label_names(read_npy(path))
     try:
-        return read_file(path, MOST_BYTES).decode("utf-8").split()
+        return read_file(path, MOST_BYTES).decode("utf-8-sig").split()
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a file of labels: {error}") from None
 
@@ -88,7 +88,7 @@ def label_names(labels: Any) -> list[str]:
             raise InputError("labels must be names or whole numbers; these look like measurements")
         array = array.astype(np.int64)
     try:
-        names = array.tolist()
+        names = (np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array).tolist()
     except (ValueError, SystemError) as error:  # a damaged file: bytes that are no characters
         raise InputError(f"labels cannot be read: {error}") from None
     for row, name in enumerate(names):

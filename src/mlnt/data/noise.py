@@ -161,7 +161,8 @@ def _read_matrix(path: Path, classes: int) -> np.ndarray:
     try:
         if not path.is_file():
             raise InputError(f"no transition matrix at {path}; it is a CSV of numbers")
-        text = read_file(path, MOST_BYTES).decode("utf-8")  # loadtxt itself would unpack archives
+        # Not by loadtxt itself, which would unpack archives.
+        text = read_file(path, MOST_BYTES).decode("utf-8-sig")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of an empty file: its shape is wrong as well
             matrix = np.loadtxt(io.StringIO(text), delimiter=",", ndmin=2)

@@ -58,9 +58,8 @@ def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Data
     """Move a share of each class from train to validation."""
     labels_N = dataset.train.labels
     chosen = torch.zeros(len(labels_N), dtype=torch.bool)
-    for number in range(len(dataset.classes)):
+    for number, count in enumerate(held_out_of_each(dataset, share)):
         members = (labels_N == number).nonzero().squeeze(1)
-        count = round(share * len(members))
         order = torch.randperm(len(members), generator=generator)
         chosen[members[order[:count]]] = True
     train, held_out = ((~chosen).nonzero().squeeze(1), chosen.nonzero().squeeze(1))
@@ -76,6 +75,12 @@ def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Data
         train_indices=train,
         held_out_indices=held_out,
     )
+
+
+def held_out_of_each(dataset: Dataset, share: float) -> list[int]:
+    """How many samples of each class `hold_out` takes."""
+    counts_C = torch.bincount(dataset.train.labels, minlength=len(dataset.classes))
+    return [round(share * count) for count in counts_C.tolist()]
 
 
 def _corrupt(split: Split, noise: Noise, generator: torch.Generator) -> Split:

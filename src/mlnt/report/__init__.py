@@ -11,20 +11,25 @@ The samples themselves come from gallery.jsonl, where the run left one.
 """
 
 import io
+from typing import Any
 
 from mlnt.gallery import GALLERY, read_gallery
 from mlnt.report.charts import STYLES, draw_curves
 from mlnt.report.findings import read_findings
 from mlnt.report.page import render
-from mlnt.runs import CONFIG, CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
+from mlnt.runs import CONFIG, CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder, plain
 
 __all__ = ["STYLES", "draw_curves", "write_report"]
 
 
-def write_report(run: RunFolder) -> None:
-    """Make curves.png and report.html from what the run folder holds."""
+def write_report(run: RunFolder, summary: dict[str, Any] | None = None) -> None:
+    """Make curves.png and report.html from what the run folder holds.
+
+    `summary` is what will be its summary.json, where that is still to be written.
+    """
     with run.expect_intact():
-        config, summary = run.read_json(CONFIG), run.read_json(SUMMARY)
+        config = run.read_json(CONFIG)
+        summary = run.read_json(SUMMARY) if summary is None else plain(summary)
         findings = read_findings(
             run.file(LABEL_ISSUES), config["data"]["classes"], summary["label_issues"]["flagged"]
         )

@@ -54,6 +54,9 @@ def plan(
 
     `changed` are settings that differ from those of the experiment.
     """
+    for name in ("method", "noise", "seed", experiment.swept):
+        if name in changed:
+            raise InputError(f"the cells differ in their {name}, which cannot be set for all")
     cells = []
     for seed, method, noise, setting in _combinations(experiment, place, seeds):
         data, settings = _split(place.arguments(noise))

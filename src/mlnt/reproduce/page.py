@@ -238,8 +238,15 @@ def _train(run: Recorded, changes: Sequence[str]) -> str:
         words += ["--noise", run.noise, "--validation", settings.validation]
     words += ["--method", settings.method, "--seed", str(settings.seed)]
     for name, _, value in (change.partition("=") for change in changes):
-        words += [] if name == "validation" else [f"--{name.replace('_', '-')}", value]
+        if name != "validation" or settings.noise == "none":
+            words += _option(name.replace("_", "-"), value)
     return shlex.join(words)
+
+
+def _option(name: str, value: str) -> list[str]:
+    """--epochs 3, --flip, --no-flip."""
+    switches = {"True": [f"--{name}"], "False": [f"--no-{name}"]}
+    return switches.get(value, [f"--{name}", value])
 
 
 def _is_paper(run: Recorded) -> bool:

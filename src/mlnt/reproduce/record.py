@@ -66,7 +66,7 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
     _check_targets(incoming)
     if not replace:
         _check_places(incoming)
-    _check_seeds(incoming, results)
+    _check_seeds(incoming)
     pictures = _read_figures(folders, incoming, results)
     for found in incoming:
         _write(found)
@@ -142,7 +142,7 @@ def _check_places(incoming: Iterable[_Found]) -> None:
                 )
 
 
-def _check_seeds(incoming: Iterable[_Found], results: Path) -> None:
+def _check_seeds(incoming: Iterable[_Found]) -> None:
     """Seeds are averaged: but for the seed, those of a cell must be alike once all is written."""
     new = {found.target: found.config for found in incoming}
     others = {path.parent for target in new for path in target.parent.glob(f"seed-*/{CONFIG}")}
