@@ -311,6 +311,21 @@ def test_damaged_runs_are_refused(tmp_path: Path, damage: str) -> None:
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("lost", ["models", "noise"])
+def test_damaged_results_are_named(tmp_path: Path, lost: str) -> None:
+    results = tmp_path / "results"
+    write_results([make_run(tmp_path / "run")], results)
+    [path] = results.rglob("summary.json")
+    summary = json.loads(path.read_text())
+    if lost == "models":  # a figure that only the tables want
+        del summary["models"][-1]["peak"]
+    else:
+        del summary["noise"]
+    path.write_text(json.dumps(summary))
+    with pytest.raises(InputError, match="results are damaged"):
+        write_results([], results)
+
+
 def test_a_real_run_makes_the_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained on the digits: what it says of itself is what the results say."""
     small = dataclasses.replace(EXPERIMENTS["table1"], methods=("mlnt",), noises=("symmetric:0.5",))

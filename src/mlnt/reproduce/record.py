@@ -77,9 +77,11 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
     changed = {found.target.parent for found in incoming}
     for group in grouped(runs):
         written += _draw_group(group, changed)
+    with RunFolder(results).expect_intact():
+        table, page = to_csv(runs), to_markdown(runs, results)
     results.mkdir(parents=True, exist_ok=True)
-    RunFolder(results).write_text(TABLE, to_csv(runs))
-    RunFolder(results.parent).write_text(PAGE, to_markdown(runs, results))
+    RunFolder(results).write_text(TABLE, table)
+    RunFolder(results.parent).write_text(PAGE, page)
     files = (*written, results / TABLE, results.parent / PAGE)
     return Record(tuple(found.target for found in incoming), left_out, files)
 
