@@ -3,8 +3,8 @@
 A network's probabilities are no answer yet: it has learnt wrong labels too, and where half the
 cats are called dogs it rightly expects cats to be called dogs.
 
-    1. p̄ᵢ = mean of p over the nearest others of i, and half of it pᵢ where the network has not
-       learnt by heart. It learns one wrong label so, hardly those of thirty neighbours.
+    1. p̄ᵢ = mean of p over the nearest others of i. A network learns one wrong label by heart,
+       hardly those of thirty neighbours.
     2. p̄ᵢ = Σ_c qᵢ_c a_c solved for qᵢ, where the anchor a_c is the mean of p̄ over the labels of
        class c that look best: what the network says of a sample that is surely c.
     3. qᵢ ∝ qᵢ^(1/t), and labels arise by p(y | i) = Σ_c qᵢ_c T_cy, with the most likely T.
@@ -31,8 +31,8 @@ NEIGHBOURS = 30
 ANCHOR_SHARE = 0.5  # of the labels of a class
 TEMPERATURE, SOFT, HARD = 0.5, 1.0, 0.1
 OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
-# Of the network's own opinion beside that of the neighbours; none is left if it has learnt a third
-# of the labels by heart that it would not have guessed.
+# Of the network's own opinion beside that of the neighbours, in the noise rate; none is left if it
+# has learnt a third of the labels by heart that it would not have guessed.
 OWN_SHARE, WARINESS = 0.5, 3.0
 
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
@@ -40,9 +40,9 @@ FITTED = 20_000  # samples that T is found by
 CHUNK = 4_096
 FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
 TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
-# For anchors that are sure of their classes; where they are less so, each step says less. In the
-# ranking fewer: the longer, the more weights reach zero, and what is merely hard looks like noise.
-UNMIXING_STEPS, RANKING_STEPS, MOST_STEPS = 30, 3, 300
+# In the ranking fewer: the longer, the more weights reach zero, and what is merely hard looks like
+# noise. More of both where the anchors are nearly alike, for each step says less then.
+UNMIXING_STEPS, RANKING_STEPS, MOST_STEPS = 30, 6, 300
 TRANSITION_STEPS = 60
 TINY = 1e-12
 LEAST = 1e-6  # probability: nothing is surer than one in a million
@@ -76,22 +76,21 @@ def judge(
     own_NC = probabilities_NC.to(device, torch.float64)
     held_out_N = torch.ones_like(labels_N) if held_out_N is None else held_out_N
     held_out_N = held_out_N.to(device).bool()
-    blend_NC = own_NC
+    smooth_NC = blend_NC = own_NC
     if features_ND is not None and len(labels_N) > 1:
         nearest_NK = nearest_others(features_ND, NEIGHBOURS).to(device)
         smooth_NC = mean_of(own_NC, nearest_NK)
         share = OWN_SHARE * max(0.0, 1 - WARINESS * learnt_by_heart(own_NC, labels_N, held_out_N))
         blend_NC = share * own_NC + (1 - share) * smooth_NC
 
-    anchors_CC = anchors(blend_NC, labels_N)
-    mixture_NC = unmix(blend_NC, anchors_CC, UNMIXING_STEPS)
+    mixture_NC = unmix(blend_NC, anchors(blend_NC, labels_N), UNMIXING_STEPS)
     rate, low, high = (
         noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (TEMPERATURE, SOFT, HARD)
     )
     chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
     _, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
 
-    rather_NC = unmix(blend_NC, anchors_CC, RANKING_STEPS)
+    rather_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N), RANKING_STEPS)
     posterior_NC, _ = _posterior(rather_NC, labels_N, SOFT)
     odds_N = _log_odds(_wrong(posterior_NC, labels_N))
     wrong_N = _with_mean(odds_N + OWN_WEIGHT * _log_odds(_wrong(own_NC, labels_N)), rate)
@@ -164,7 +163,7 @@ def unmix(smooth_NC: Tensor, anchors_CC: Tensor, steps: int) -> Tensor:
     own = float(anchors_CC.diagonal().mean())
     contrast = own - (1 - own) / max(1, classes - 1)  # 1: sure, 0: all alike
     mixture_NC = 0.5 * smooth_NC + 0.5 / classes
-    for _ in range(min(MOST_STEPS, math.ceil(steps / max(contrast, TINY)))):
+    for _ in range(min(MOST_STEPS, math.ceil(steps / min(1.0, max(2 * contrast, TINY))))):
         ratio_NC = smooth_NC / (mixture_NC @ anchors_CC).clamp(min=TINY)
         mixture_NC = mixture_NC * (ratio_NC @ anchors_CC.T)
         mixture_NC = mixture_NC / mixture_NC.sum(1, keepdim=True).clamp(min=TINY)
