@@ -53,7 +53,9 @@ def choose_settings(
     reasons = {name: reason for name, (_, reason) in derived.items()}
     settings = make_settings(preset, **{**values, **given})
     if settings.tau == "auto" and settings.method == "mlnt" and settings.iterations > 1:
-        reasons["tau"] = "the labels stay that the mentor makes at least half as sure as those kept"
+        reasons["tau"] = (
+            "labels stay that are at least half as sure as those that stay are on average"
+        )
     return Chosen(settings, reasons)
 
 

@@ -95,8 +95,8 @@ def worth_keeping(right_N: Tensor, classes: int) -> int:
 
     A label that is right with probability p says s = (p − 1/C) / (1 − 1/C), of C classes, and k of
     them say as much as (Σ s)² / k right ones. So it is worth keeping if it says at least half of
-    what the kept ones say on average: where they are sure of, one of about 1/2; where nearly all
-    labels are wrong, less, or hardly any would be left.
+    what the kept ones say on average. Where those are sure, it must be right with about 1/2; where
+    nearly all labels are wrong with less, or hardly any would be left.
     """
     said_N = (right_N.double() - 1 / classes).clamp(min=0).sort(descending=True).values
     count_N = torch.arange(1, len(said_N) + 1, device=said_N.device)

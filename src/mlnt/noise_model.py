@@ -155,19 +155,20 @@ def anchors(smooth_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def unmix(smooth_NC: Tensor, anchors_CC: Tensor, steps: int) -> Tensor:
-    """Weights q [N, C] of the anchors whose mixture Σ_c q_c a_c is nearest to p̄ (in KL).
-
-    Of a network that has seen 80 % noise all anchors are nearly alike, and take more `steps`.
-    """
-    classes = smooth_NC.shape[1]
-    own = float(anchors_CC.diagonal().mean())
-    contrast = own - (1 - own) / max(1, classes - 1)  # 1: sure, 0: all alike
-    mixture_NC = 0.5 * smooth_NC + 0.5 / classes
-    for _ in range(min(MOST_STEPS, math.ceil(steps / min(1.0, max(2 * contrast, TINY))))):
+    """Weights q [N, C] of the anchors whose mixture Σ_c q_c a_c is nearest to p̄ (in KL)."""
+    mixture_NC = 0.5 * smooth_NC + 0.5 / smooth_NC.shape[1]
+    for _ in range(_lengthened(steps, anchors_CC)):
         ratio_NC = smooth_NC / (mixture_NC @ anchors_CC).clamp(min=TINY)
         mixture_NC = mixture_NC * (ratio_NC @ anchors_CC.T)
         mixture_NC = mixture_NC / mixture_NC.sum(1, keepdim=True).clamp(min=TINY)
     return _normalised(mixture_NC.clamp(min=LEAST))
+
+
+def _lengthened(steps: int, anchors_CC: Tensor) -> int:
+    """More steps where the anchors are nearly alike, as of a network that has seen 80 % noise."""
+    own = float(anchors_CC.diagonal().mean())
+    contrast = own - (1 - own) / max(1, len(anchors_CC) - 1)  # 1: sure, 0: all alike
+    return steps if contrast >= 0.5 else min(MOST_STEPS, math.ceil(steps / max(2 * contrast, TINY)))
 
 
 def fit_transition(mixture_NC: Tensor, labels_N: Tensor) -> Tensor:
