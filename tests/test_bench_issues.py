@@ -52,3 +52,13 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"rows": [{"a": 1}]}')
     with pytest.raises(InputError, match="holds no such bench"):
         run_issues("digits", done=tmp_path / "x.json")
+
+
+def test_the_epochs_are_those_asked_for(done: Path, tmp_path: Path) -> None:
+    arguments = ["bench", "--issues", "--noise", "symmetric:0.4", "--epochs", "1"]
+    assert run([*arguments, "--json", str(tmp_path / "short.json")]) == 0
+    longer, short = (
+        next(row for row in json.loads(path.read_text())["rows"] if "cross" in row["system"])
+        for path in (done, tmp_path / "short.json")
+    )
+    assert short["ap"] < longer["ap"]

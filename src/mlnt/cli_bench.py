@@ -45,6 +45,7 @@ def bench_command(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="of --issues")] = 1,
     preset: Annotated[str | None, typer.Option(help="of --issues \\[by the data]")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="of --issues \\[by the preset]")] = None,
     exactness: Annotated[
         bool, typer.Option("--exactness", help="instead: the fast paths against the plain ones")
     ] = False,
@@ -87,8 +88,9 @@ def bench_command(
         elif issues:
             noises = tuple(noise) if noise else bench.NOISES
             place = data or Path("digits")
+            given = {} if epochs is None else {"epochs": epochs}
             result = bench.run_issues(
-                place, device, noises, labels, seeds, preset, json, status.update
+                place, device, noises, labels, seeds, preset, json, status.update, **given
             )
         elif exactness:
             result = bench.run_exactness(device)
