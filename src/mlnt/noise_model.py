@@ -14,9 +14,11 @@ cats are called dogs it rightly expects cats to be called dogs.
        network that rejects a label itself says something too. All odds are then multiplied by what
        makes their mean the noise rate.
 
-Where q doubts, either the sample is hard and its label right, or the label is noise: labels alone
-cannot tell. The temperature t=1 takes all doubt for the former, t→0 for the latter, and people
-who label are wrong where it is hard. t=1/2 lies between; the two ends bound the noise rate.
+Where q doubts, either the sample is hard and its label right, or the label is noise. The
+temperature t=1 takes all doubt for the former, t→0 for the latter: the two ends bound the noise
+rate, and t=1/2 lies between. Noise put in by a program does not care how hard a sample is; people
+are wrong where it is hard, and where it is a little harder a little more often. That can be seen
+among samples that q hardly doubts, and says which end is nearer: see `doubt_is_noise`.
 
 Axes: N samples, R of them searched for neighbours, K neighbours, C classes, D features.
 """
@@ -34,6 +36,9 @@ OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
 # Of the network's own opinion beside that of the neighbours, in the noise rate; none is left if it
 # has learnt a third of the labels by heart that it would not have guessed.
 OWN_SHARE, WARINESS = 0.5, 3.0
+# Of the noise rate, so much more where q is less sure: halfway between noise that does not care
+# (0 to 0.2 were seen) and that of people (0.25 to 0.35).
+RISE_OF_PEOPLE = 1 / 6
 
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
 FITTED = 20_000  # samples that T is found by
@@ -84,9 +89,11 @@ def judge(
         blend_NC = share * own_NC + (1 - share) * smooth_NC
 
     mixture_NC = unmix(blend_NC, anchors(blend_NC, labels_N), UNMIXING_STEPS)
-    rate, low, high = (
-        noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (TEMPERATURE, SOFT, HARD)
+    low, middle, high = (
+        noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (SOFT, TEMPERATURE, HARD)
     )
+    lean = doubt_is_noise(mixture_NC, labels_N, held_out_N, middle)
+    rate = middle + abs(2 * lean - 1) * ((high if lean > 0.5 else low) - middle)
     chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
     _, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
 
@@ -217,6 +224,36 @@ def noise_rate(
     noise = 4 * by_held_out * (1 - by_held_out) / int(held_out_N.sum())
     difference = by_all - by_held_out
     return by_held_out + difference * noise / max(difference**2, noise, TINY)
+
+
+def doubt_is_noise(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, rate: float) -> float:
+    """How surely labels are wrong rather where samples are hard, as those of people: 0 to 1.
+
+    Of the samples of each class in the order of confidence, the third fifth against the first:
+    nearly all of both are clear, so that what is wrong there can be counted. By held-out labels
+    alone, for others make the network sure of themselves. 1/2 where there are none, or where the
+    difference is within a standard error of what decides.
+    """
+    sure_N, class_N = mixture_NC[held_out_N].max(1)
+    order_N = sure_N.argsort(descending=True, stable=True)
+    order_N = order_N[class_N[order_N].argsort(stable=True)]
+    size_C = class_N.bincount(minlength=mixture_NC.shape[1])
+    begin_C = size_C.cumsum(0) - size_C
+    of_N = class_N[order_N]
+    place_N = (torch.arange(len(of_N), device=of_N.device) - begin_C[of_N] + 0.5) / size_C[of_N]
+
+    posterior_NC, _ = _posterior(mixture_NC, labels_N, TEMPERATURE)
+    wrong_N = _wrong(posterior_NC, labels_N)[held_out_N][order_N]
+    first_N, third_N = wrong_N[place_N < 0.2], wrong_N[(place_N >= 0.4) & (place_N < 0.6)]
+    if min(len(first_N), len(third_N)) == 0:
+        return 0.5
+    first, third = float(first_N.mean()), float(third_N.mean())
+    count = min(len(first_N), len(third_N))
+    # As if one label more had been wrong: a few right ones do not prove that all are.
+    variance = (first * (1 - first) + third * (1 - third) + 1 / count) / count
+    distance = (third - first - RISE_OF_PEOPLE * rate) / math.sqrt(variance)
+    beyond_chance = math.copysign(max(0.0, abs(distance) - 1), distance)
+    return 0.5 * (1 + math.erf(beyond_chance / math.sqrt(2)))
 
 
 def _wrong(posterior_NC: Tensor, labels_N: Tensor) -> Tensor:
