@@ -132,8 +132,8 @@ def test_a_terminal_that_is_closed_stops_it_and_nothing_is_lost(
     process, terminal = pty.fork()
     if process == 0:
         os.environ["PYTHONPATH"] = str(Path(mlnt.__file__).parent.parent)
-        # Far more epochs than there is time for: it must be the signal that ends it.
-        options = [*OPTIONS, "--epochs", "100000", "--out", str(run)]
+        # More epochs than it can do in its time: it must be the signal that ends it.
+        options = [*OPTIONS, "--epochs", "100000", "--minutes", "4", "--out", str(run)]
         os.execv(sys.executable, [sys.executable, "-m", "mlnt", "train", str(table), *options])
     metrics = run / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size):  # an epoch is done

@@ -83,7 +83,7 @@ def judge(
     held_out_N = held_out_N.to(device).bool()
     smooth_NC = blend_NC = own_NC
     if features_ND is not None and len(labels_N) > 1:
-        nearest_NK = nearest_others(features_ND, NEIGHBOURS).to(device)
+        nearest_NK = most_similar(features_ND, NEIGHBOURS).to(device)
         smooth_NC = mean_of(own_NC, nearest_NK)
         share = OWN_SHARE * max(0.0, 1 - WARINESS * learnt_by_heart(own_NC, labels_N, held_out_N))
         blend_NC = share * own_NC + (1 - share) * smooth_NC
@@ -124,7 +124,7 @@ def learnt_by_heart(own_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> flo
     return min(max((trained - held_out) / max(1 - held_out, TINY), 0.0), 1.0)
 
 
-def nearest_others(features_ND: Tensor, neighbours: int) -> Tensor:
+def most_similar(features_ND: Tensor, neighbours: int) -> Tensor:
     """The places [N, K] of the most similar others by cosine, the nearest first."""
     unit_ND = torch.nn.functional.normalize(features_ND.float(), dim=1)
     searched_R = _some(len(unit_ND), SEARCHED).to(unit_ND.device)
