@@ -39,6 +39,7 @@ OWN_SHARE, WARINESS = 0.5, 3.0
 # Of the noise rate, so much more where q is less sure: halfway between noise that does not care
 # (0 to 0.2 were seen) and that of people (0.25 to 0.35).
 RISE_OF_PEOPLE = 1 / 6
+RISE_SPREAD = 0.04  # how different it is in different data: a larger standard error says little
 
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
 FITTED = 20_000  # samples that T is found by
@@ -231,8 +232,7 @@ def doubt_is_noise(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, rat
 
     Of the samples of each class in the order of confidence, the third fifth against the first:
     nearly all of both are clear, so that what is wrong there can be counted. By held-out labels
-    alone, for others make the network sure of themselves. 1/2 where there are none, or where the
-    difference is within a standard error of what decides.
+    alone, for others make the network sure of themselves. Near 1/2 where there are few, or none.
     """
     sure_N, class_N = mixture_NC[held_out_N].max(1)
     order_N = sure_N.argsort(descending=True, stable=True)
@@ -251,9 +251,9 @@ def doubt_is_noise(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, rat
     count = min(len(first_N), len(third_N))
     # As if one label more had been wrong: a few right ones do not prove that all are.
     variance = (first * (1 - first) + third * (1 - third) + 1 / count) / count
-    distance = (third - first - RISE_OF_PEOPLE * rate) / math.sqrt(variance)
-    beyond_chance = math.copysign(max(0.0, abs(distance) - 1), distance)
-    return 0.5 * (1 + math.erf(beyond_chance / math.sqrt(2)))
+    beyond = third - first - RISE_OF_PEOPLE * rate
+    reliable = RISE_SPREAD**2 / (RISE_SPREAD**2 + variance)
+    return 0.5 + 0.5 * reliable * math.erf(beyond / math.sqrt(2 * variance))
 
 
 def _wrong(posterior_NC: Tensor, labels_N: Tensor) -> Tensor:
