@@ -36,9 +36,10 @@ OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
 # Of the network's own opinion beside that of the neighbours, in the noise rate; none is left if it
 # has learnt a third of the labels by heart that it would not have guessed.
 OWN_SHARE, WARINESS = 0.5, 3.0
-# Of the noise rate, so much more where q is less sure: halfway between noise that does not care
-# (0 to 0.2 were seen) and that of people (0.25 to 0.35).
-RISE_OF_PEOPLE = 1 / 6
+# What tells noise that does not care how hard a sample is from that of people: so much more where
+# q is less sure, as a share of the noise rate (0 to 0.2 was seen, and 0.25 to 0.35), and of the
+# doubt there, some of which is taken for noise in any case.
+RISE_OF_PEOPLE, RISE_OF_DOUBT = 1 / 6, 0.5
 RISE_SPREAD = 0.04  # how different it is in different data: a larger standard error says little
 
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
@@ -231,7 +232,7 @@ def doubt_is_noise(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, rat
     """How surely labels are wrong rather where samples are hard, as those of people: 0 to 1.
 
     Of the samples of each class in the order of confidence, the third fifth against the first:
-    nearly all of both are clear, so that what is wrong there can be counted. By held-out labels
+    most of both are clear, so that what is wrong there can be counted. By held-out labels
     alone, for others make the network sure of themselves. Near 1/2 where there are few, or none.
     """
     sure_N, class_N = mixture_NC[held_out_N].max(1)
@@ -243,15 +244,17 @@ def doubt_is_noise(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, rat
     place_N = (torch.arange(len(of_N), device=of_N.device) - begin_C[of_N] + 0.5) / size_C[of_N]
 
     posterior_NC, _ = _posterior(mixture_NC, labels_N, TEMPERATURE)
-    wrong_N = _wrong(posterior_NC, labels_N)[held_out_N][order_N]
-    first_N, third_N = wrong_N[place_N < 0.2], wrong_N[(place_N >= 0.4) & (place_N < 0.6)]
+    wrong_N, sure_N = _wrong(posterior_NC, labels_N)[held_out_N][order_N], sure_N[order_N]
+    is_third_N = (place_N >= 0.4) & (place_N < 0.6)
+    first_N, third_N = wrong_N[place_N < 0.2], wrong_N[is_third_N]
     if min(len(first_N), len(third_N)) == 0:
         return 0.5
     first, third = float(first_N.mean()), float(third_N.mean())
     count = min(len(first_N), len(third_N))
     # As if one label more had been wrong: a few right ones do not prove that all are.
     variance = (first * (1 - first) + third * (1 - third) + 1 / count) / count
-    beyond = third - first - RISE_OF_PEOPLE * rate
+    doubt = 1 - float(sure_N[is_third_N].mean())
+    beyond = third - first - max(RISE_OF_PEOPLE * rate, RISE_OF_DOUBT * doubt)
     reliable = RISE_SPREAD**2 / (RISE_SPREAD**2 + variance)
     return 0.5 + 0.5 * reliable * math.erf(beyond / math.sqrt(2 * variance))
 
