@@ -273,6 +273,23 @@ def test_the_class_loss_sees_only_what_the_mentor_kept(monkeypatch: pytest.Monke
     assert len(seen["all"]) > kept
 
 
+@pytest.mark.parametrize("method", ["mlnt", "mean_teacher", "iterative"])
+@pytest.mark.parametrize("begin", ["fresh", "mentor"])
+def test_what_a_led_iteration_begins_with(method: str, begin: str) -> None:
+    made: list[nn.Linear] = []
+
+    def new_model() -> nn.Linear:
+        made.append(nn.Linear(2, 3))
+        return made[-1]
+
+    still = {"lr": 0.0, "eta": 0.0, "epochs": 1}  # the weights stay what they were at the beginning
+    mlnt.train(
+        blobs(), model=new_model, **quick(batch_size=32, method=method, begin=begin, **still)
+    )
+    first, second = made[-2:]
+    assert torch.allclose(first.weight, second.weight) == (begin == "mentor")
+
+
 def test_own_network() -> None:
     def network() -> nn.Module:
         return nn.Sequential(nn.Linear(2, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
