@@ -157,16 +157,16 @@ class TestWhole:
         labels_N = torch.where(moved_N, second_N if people else (truth_N + 1) % 4, truth_N)
 
         found = judge(labels_N, logits_NC.softmax(1))
-        lean = doubt_is_noise(
-            logits_NC.softmax(1), labels_N, torch.ones(20_000).bool(), found.noise_rate
-        )
+        everything_N = torch.ones(20_000).bool()
+        lean = doubt_is_noise(logits_NC.softmax(1), found.wrong, everything_N, found.noise_rate)
         assert lean > 0.95 if people else lean < 0.05
         true_rate = float((labels_N != truth_N).double().mean())
         assert found.noise_rate == pytest.approx(true_rate, abs=0.03)
 
     def test_where_nothing_is_held_out_doubt_may_be_either(self) -> None:
         truth_N, labels_N = noisy(100, 3, 0.3, seed=1)
-        lean = doubt_is_noise(opinions(truth_N, 3, 2), labels_N, torch.zeros(100).bool(), 0.3)
+        wrong_N, nothing_N = (truth_N != labels_N).double(), torch.zeros(100).bool()
+        lean = doubt_is_noise(opinions(truth_N, 3, 2), wrong_N, nothing_N, 0.3)
         assert lean == 0.5
 
     def test_neighbours_speak_where_the_model_has_learnt_every_label_by_heart(self) -> None:

@@ -98,8 +98,9 @@ def worth_keeping(right_N: Tensor, classes: int) -> int:
     what the kept ones say on average. Where those are sure, it must be right with about 1/2; where
     nearly all labels are wrong with less, or hardly any would be left.
     """
-    said_N = (right_N.double() - 1 / classes).clamp(min=0).sort(descending=True).values
-    count_N = torch.arange(1, len(said_N) + 1, device=said_N.device)
+    # On a CPU, where sums have the same order every time.
+    said_N = (right_N.double().cpu() - 1 / classes).clamp(min=0).sort(descending=True).values
+    count_N = torch.arange(1, len(said_N) + 1)
     return int((said_N.cumsum(0).square() / count_N).argmax()) + 1
 
 

@@ -94,10 +94,10 @@ def judge(
     low, middle, high = (
         noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (SOFT, TEMPERATURE, HARD)
     )
-    lean = doubt_is_noise(mixture_NC, labels_N, held_out_N, middle)
+    posterior_NC, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
+    lean = doubt_is_noise(mixture_NC, _wrong(posterior_NC, labels_N), held_out_N, middle)
     rate = middle + abs(2 * lean - 1) * ((high if lean > 0.5 else low) - middle)
     chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
-    _, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
 
     rather_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N), RANKING_STEPS)
     posterior_NC, _ = _posterior(rather_NC, labels_N, SOFT)
@@ -228,7 +228,7 @@ def noise_rate(
     return by_held_out + difference * noise / max(difference**2, noise, TINY)
 
 
-def doubt_is_noise(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, rate: float) -> float:
+def doubt_is_noise(mixture_NC: Tensor, wrong_N: Tensor, held_out_N: Tensor, rate: float) -> float:
     """How surely labels are wrong rather where samples are hard, as those of people: 0 to 1.
 
     Of the samples of each class in the order of confidence, the third fifth against the first:
@@ -243,8 +243,7 @@ def doubt_is_noise(mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, rat
     of_N = class_N[order_N]
     place_N = (torch.arange(len(of_N), device=of_N.device) - begin_C[of_N] + 0.5) / size_C[of_N]
 
-    posterior_NC, _ = _posterior(mixture_NC, labels_N, TEMPERATURE)
-    wrong_N, sure_N = _wrong(posterior_NC, labels_N)[held_out_N][order_N], sure_N[order_N]
+    wrong_N, sure_N = wrong_N[held_out_N][order_N], sure_N[order_N]
     is_third_N = (place_N >= 0.4) & (place_N < 0.6)
     first_N, third_N = wrong_N[place_N < 0.2], wrong_N[is_third_N]
     if min(len(first_N), len(third_N)) == 0:
