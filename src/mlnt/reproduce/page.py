@@ -149,7 +149,7 @@ def _counts(experiment: Experiment, method: str, counts: dict[Any, int]) -> tupl
     line = [METHOD_NAMES.get(method, method.replace("_", " "))]
     for noise in experiment.noises:
         fast, paper = (counts.get((noise, schedule, method), 0) for schedule in ("", PAPER))
-        line.append(f"{fast} + {paper}" if paper else str(fast) if fast else NOT_RUN)
+        line.append(f"{fast} + {paper}" if paper else str(fast))
     return tuple(line)
 
 
