@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor, nn
@@ -89,12 +90,15 @@ class IssuesResult:
             by_system.setdefault(row.system, []).append(row)
         for (data, noise), by_system in groups.items():
             first = next(iter(by_system.values()))
+            # Names and spreads on two lines: so it fits into 80 columns.
             table = Table(
-                title=f"{data}, noise {noise}: {_mean(first, 'wrong')} % of "
+                title=f"{data}, noise {noise}: {_mean(first, 'wrong', between=' ± ')} % of "
                 f"{first[0].labels:,} labels wrong, n={len(first)}",
                 title_style="",
+                box=SIMPLE_HEAD,
+                padding=(0, 1, 0, 0),
             )
-            table.add_column("found by")
+            table.add_column("found by", min_width=14)
             for heading in ("seconds", "AUROC", "AP", "P@wrong", "estimate", "flagged", "right"):
                 table.add_column(heading, justify="right", no_wrap=True)
             for system, rows in by_system.items():
@@ -351,9 +355,9 @@ def _row_from(row: Mapping[str, Any]) -> IssuesRow:
     return IssuesRow(**{**row, "interval": None if interval is None else tuple(interval)})
 
 
-def _mean(rows: Sequence[IssuesRow], name: str, digits: int = 1) -> str:
+def _mean(rows: Sequence[IssuesRow], name: str, digits: int = 1, between: str = "\n±") -> str:
     values = [value for row in rows if (value := getattr(row, name)) is not None]
     if not values:
         return "–"
-    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    spread = f"{between}{np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{spread}"
