@@ -3,6 +3,7 @@
 import copy
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -288,6 +289,36 @@ def test_what_a_led_iteration_begins_with(method: str, begin: str) -> None:
     )
     first, second = made[-2:]
     assert torch.allclose(first.weight, second.weight) == (begin == "mentor")
+
+
+def test_an_iteration_that_went_wrong_leads_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[nn.Linear] = []
+    mentors: list[nn.Module | None] = []
+
+    class Mute(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return 0 * super().forward(inputs)
+
+    def new_model() -> nn.Linear:
+        # A trial, cross entropy, then the iterations: the second learns nothing.
+        made.append((Mute if len(made) == 3 else nn.Linear)(2, 3))
+        return made[-1]
+
+    class Spy(MLNT):
+        def __init__(self, *arguments: Any) -> None:
+            mentors.append(arguments[3])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("mlnt.recipes.MLNT", Spy)
+    training = mlnt.train(blobs(), model=new_model, **quick(batch_size=32, iterations=3))
+    first, second, third = mentors
+    assert isinstance(made[3], Mute)
+    assert first is None
+    assert second is not None
+    assert third is not None
+    for name, value in second.state_dict().items():
+        assert torch.equal(value, third.state_dict()[name])
+    assert training.summary["chosen"]["iteration"] == 3
 
 
 def test_own_network() -> None:

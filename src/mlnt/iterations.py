@@ -129,12 +129,14 @@ def run_iterations(
 ) -> Led:
     """Train `settings.iterations` times; `make_method` gets the mentor, None in the first."""
     settings, train = trainer.settings, trainer.train
+    validation_samples = int(seen(trainer.validation).sum())
     led, mentor = Led([], judge=judge), None
     for iteration in range(1, settings.iterations + 1):
         kept = None if led.kept is None else led.kept.indices
         led.stages.append(trainer.run(Stage(name, iteration), make_method(mentor), kept))
         if iteration < settings.iterations:
-            mentor = best_model(led.stages[-1])
+            # An iteration that went wrong leads nobody: the one before it does so again.
+            mentor = best_model(choose_stage(led.stages, validation_samples))
             probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
             wrong_N = None
             if settings.tau == "auto":
