@@ -194,7 +194,7 @@ class TestPage:
         }  # fmt: skip
         make_run(tmp_path, ["cat", "dog"], label_issues=estimate)
         page = Page(report_of(tmp_path))
-        assert page.inside("h1") == ["About 38 % ± 2 % of the labels look wrong"]
+        assert page.inside("h1") == ["About 38\u00a0% ± 2\u00a0% of the labels look wrong"]
         assert [text for text in page.inside("td") if text in ("75", "25", "100")] == [
             "75", "25", "100"
         ]  # fmt: skip
