@@ -21,12 +21,12 @@ from mlnt.noise_model import (
 
 
 class TestParts:
-    def test_nearest_others_by_direction_and_never_oneself(self) -> None:
+    def test_most_similar_by_direction_and_never_oneself(self) -> None:
         features_ND = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
         assert most_similar(features_ND, 1).squeeze(1).tolist() == [1, 0, 3, 2]
         assert most_similar(features_ND, 9).shape == (4, 3)
 
-    def test_nearest_others_among_those_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_most_similar_among_those_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(noise_model, "SEARCHED", 20)
         monkeypatch.setattr(noise_model, "CHUNK", 16)
         angles_N = torch.rand(50, generator=torch.Generator().manual_seed(0)).double()

@@ -38,7 +38,8 @@ OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
 OWN_SHARE, WARINESS = 0.5, 3.0
 # What tells noise that does not care how hard a sample is from that of people: so much more where
 # q is less sure, as a share of the noise rate (0 to 0.2 was seen, and 0.25 to 0.35), and of the
-# doubt there, some of which is taken for noise in any case.
+# doubt there, some of which is taken for noise in any case. Found on Fashion-MNIST, CIFAR-10 and
+# CIFAR-10N with their true labels in view: see docs/label-issues.md.
 RISE_OF_PEOPLE, RISE_OF_DOUBT = 1 / 6, 0.5
 RISE_SPREAD = 0.04  # how different it is in different data: a larger standard error says little
 
