@@ -1,5 +1,6 @@
 """An interrupted run goes on where it stopped, and comes to the same end bit for bit."""
 
+import dataclasses
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import mlnt
+from mlnt import iterations as iterating
 from mlnt import journal
 from mlnt.cli import app
 from mlnt.cli import run as command
@@ -142,6 +144,30 @@ def test_comes_to_the_same_end(tmp_path: Path, whole: Path, epochs: int, steps: 
         train(folder, watchers=[KillAfter(epochs, steps)])
     train(folder, resume=True)
     assert_same_end(folder, whole)
+
+
+@pytest.mark.parametrize("iterations", [2, 3])
+def test_goes_on_with_what_the_mentor_kept_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
+) -> None:
+    """A GPU that is asked again may answer a little differently."""
+    train(tmp_path / "whole", iterations=iterations)
+    folder, filters = tmp_path / "run", []
+    with pytest.raises(Stopped):
+        train(folder, iterations=iterations, watchers=[StopAfter(iterations * EPOCHS, 2)])
+
+    def fewer(*arguments: Any) -> iterating.Kept:
+        kept = filter_samples(*arguments)
+        filters.append(len(kept.indices))
+        return dataclasses.replace(kept, indices=kept.indices[5:])
+
+    filter_samples = iterating.filter_samples
+    monkeypatch.setattr(iterating, "filter_samples", fewer)
+    train(folder, iterations=iterations, resume=True)
+    assert_same_end(folder, tmp_path / "whole")
+    ends = [RunFolder(run).read_json("summary.json") for run in (folder, tmp_path / "whole")]
+    assert ends[0]["filters"] == ends[1]["filters"]
+    assert filters == [described["kept"] for described in ends[1]["filters"]]
 
 
 METHODS = ("forward", "joint_optimization", "cnn_crf", "mean_teacher", "iterative")

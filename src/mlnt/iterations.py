@@ -7,7 +7,7 @@ Axes: N samples, C classes.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -134,6 +134,11 @@ def run_iterations(
     for iteration in range(1, settings.iterations + 1):
         kept = None if led.kept is None else led.kept.indices
         led.stages.append(trainer.run(Stage(name, iteration), make_method(mentor), kept))
+        learnt = led.stages[-1].kept
+        if led.kept and learnt is not None and not torch.equal(led.kept.indices, learnt):
+            # Another process began this iteration, and a GPU may answer a little differently twice.
+            led.kept = replace(led.kept, indices=learnt)
+            led.filters[-1] = describe_filter(led.kept, trainer, classes, iteration - 1)
         if iteration < settings.iterations:
             # An iteration that went wrong leads nobody: the one before it does so again.
             mentor = best_model(choose_stage(led.stages, validation_samples))

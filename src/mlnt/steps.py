@@ -185,6 +185,11 @@ class Steps:
         # The optimizer's tensors are new ones: what was recorded knows only the old.
         self.graph, self.eager_steps = None, 0
 
+    @property
+    def kept(self) -> Tensor | None:
+        """The samples that the class loss draws from, if not all."""
+        return None if self.class_stream is None else self.class_stream.indices_N
+
     def _streams(self) -> list[Shuffled]:
         return [s for s in (self.stream, self.class_stream) if s is not None]
 

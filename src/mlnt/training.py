@@ -137,6 +137,7 @@ class StageResult:
     history: list[dict[str, Any]]
     seconds: float
     earlier: float = 0.0  # of them in processes before this one
+    kept: Tensor | None = None  # the samples that the class loss drew from, if not all
 
     @property
     def best_name(self) -> str:
@@ -233,9 +234,9 @@ class Trainer:
         except Stopped:
             save(must=True)
             raise
-        return StageResult(
-            stage, dict(method.models), progress.results, history, _seconds(history), earlier
-        )
+        seconds = _seconds(history)
+        models, results = dict(method.models), progress.results
+        return StageResult(stage, models, results, history, seconds, earlier, runner.kept)
 
     def _epoch(
         self,

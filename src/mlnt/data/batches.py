@@ -79,7 +79,9 @@ class Shuffled:
         return {"order": self.order_N, "place": self.place_B, "position": self.position}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.order_N.copy_(state["order"])
+        # With the indices: a mentor who is asked again on a GPU may have kept a few others.
+        self.order_N = state["order"].to(self.order_N.device, copy=True)
+        self.indices_N = self.order_N.sort().values
         self.place_B.copy_(state["place"])
         self.position = state["position"]
 
