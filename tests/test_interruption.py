@@ -5,7 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,18 @@ from mlnt.runs import RunFolder
 from mlnt.steps import Steps
 
 OPTIONS = ["--epochs", "2", "--iterations", "1", "--sets", "1", "--batch-size", "32"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_ignored() -> Iterator[None]:
+    """Though the tests themselves may run under nohup, or behind a shell's &."""
+    usual = {signal.SIGINT: signal.default_int_handler}
+    before = {
+        number: signal.signal(number, usual.get(number, signal.SIG_DFL)) for number in SIGNALS
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
