@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from PIL import Image
 import mlnt
 from mlnt import cli
 from mlnt.errors import InputError, Stopped
-from mlnt.reproduce import EXPERIMENTS, Row, places, run_experiment
+from mlnt.reproduce import EXPERIMENTS, Row, cells, places, run_experiment
 from mlnt.reproduce.annotators import annotated_digits
 from mlnt.reproduce.cells import choose, plan
 from mlnt.reproduce.experiments import METHODS
 from mlnt.reproduce.places import find_place
+from mlnt.runs import RunFolder
 from mlnt.terminal import TerminalProgress
 from mlnt.training import Trainer
 from small_runs import leave_out_reports, shorten_digits
@@ -115,6 +117,42 @@ def test_minutes_stop_it_and_the_same_command_goes_on(
     assert cli.run(table1(tmp_path, "--seeds", "1", "--minutes", "5")) == 0
     assert "goes on" not in capsys.readouterr().out
     assert {row["n"] for row in read_rows(tmp_path)} == {"1"}
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_cell_that_another_process_is_at_is_left_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = RunFolder(tmp_path / "cells/mlnt/symmetric-0/seed-0")
+    with first.locked():
+        assert cli.run(table1(tmp_path, "--seeds", "1")) == 0
+    said = capsys.readouterr().out
+    assert "mlnt/symmetric-0/seed-0 (1 of 2)\n  another process is at it\n" in said
+    assert "1 of 2 runs are finished; the same command goes on" in said
+    assert cli.run(table1(tmp_path, "--seeds", "1")) == 0
+    assert {row["n"] for row in read_rows(tmp_path)} == {"1"}
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("meanwhile", ["all of them", "the same"])
+def test_a_cell_that_another_process_has_finished_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    experiment = EXPERIMENTS["table1"]
+    place = find_place("table1", experiment, Path("digits"), True)
+    every = choose(plan(experiment, place, 1, tmp_path, {}), None)
+    original, begun = cells.run_cell, []
+
+    def beside_another(cell: cells.Cell, *arguments: Any) -> None:
+        begun.append(cell)
+        for one in every if meanwhile == "all of them" else [cell]:
+            original(one, *arguments)
+        original(cell, *arguments)
+
+    monkeypatch.setattr(cells, "run_cell", beside_another)
+    assert cells.run_cells(every, "cpu") == {}
+    assert begun == (every[:1] if meanwhile == "all of them" else every)
+    assert all(cell.is_finished for cell in every)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -14,6 +14,10 @@ class InputError(ValueError):
     """
 
 
+class Busy(InputError):
+    """Another process trains into this run folder."""
+
+
 class TrainingError(RuntimeError):
     """Training cannot go on (a loss that is not finite); says where and what is left."""
 

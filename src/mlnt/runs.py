@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from mlnt.checkpoints import Checkpoints
-from mlnt.errors import InputError, StorageError
+from mlnt.errors import Busy, InputError, StorageError
 from mlnt.files import MOST_JSON, parse_json, read_file
 from mlnt.storage import flush_folder, reason, write_aside, write_bytes
 
@@ -113,7 +113,7 @@ class RunFolder:
                 if _is_running(holder) or time.monotonic() > given_up:
                     known = f" ({holder})" if holder.isdigit() else ""
                     message = f"another process{known} is training into {self.path}"
-                    raise InputError(message) from None
+                    raise Busy(message) from None
                 time.sleep(0.05)
                 continue
             # Its last holder may have removed it after it was opened here; then another process

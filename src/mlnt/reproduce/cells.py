@@ -1,5 +1,7 @@
 """Cells: a method, a noise and a seed each, run one after another; stopped and gone on with.
 
+Several processes may run the cells of one folder: each takes the next that nobody is at.
+
 plan -> choose -> run_cells -> summaries of the finished ones
 """
 
@@ -15,7 +17,7 @@ from typing import Any
 
 from mlnt import api
 from mlnt.config import Settings, fields_by_name, make_settings, settings_from
-from mlnt.errors import InputError, Stopped, StorageError, TrainingError
+from mlnt.errors import Busy, InputError, Stopped, StorageError, TrainingError
 from mlnt.journal import MACHINE
 from mlnt.reproduce.experiments import Experiment, swept_value
 from mlnt.reproduce.places import Place
@@ -145,13 +147,16 @@ def run_cells(
 ) -> dict[str, str]:
     """Run what is not finished, until the deadline; returns why cells failed, by name.
 
-    One whose training went wrong does not keep the others from running.
+    One whose training went wrong does not keep the others from running, nor does one that
+    another process is at.
     """
     failed = {}
     waiting = [cell for cell in cells if not cell.is_finished]
     for number, cell in enumerate(waiting, len(cells) - len(waiting) + 1):
         if time.monotonic() >= deadline:
             break
+        if cell.is_finished:
+            continue  # by another process, meanwhile
         if tell is not None:
             tell(f"{cell.name} ({number} of {len(cells)})")
         try:
@@ -159,6 +164,12 @@ def run_cells(
                 run_cell(cell, device, deadline, (*watchers, watcher))
         except Stopped:
             break
+        except Busy:
+            if tell is not None:
+                tell("  another process is at it")
+        except InputError:
+            if not cell.is_finished:  # while its data were read
+                raise
         except StorageError:
             raise  # the others would fare no better
         except TrainingError as error:
