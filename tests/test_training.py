@@ -291,6 +291,15 @@ def test_what_a_led_iteration_begins_with(method: str, begin: str) -> None:
     assert torch.allclose(first.weight, second.weight) == (begin == "mentor")
 
 
+def test_of_epochs_that_validate_alike_the_first_or_where_a_mentor_leads_the_last() -> None:
+    still = {"lr": 0.0, "eta": 0.0, "momentum": 0.0}  # every epoch is like the others
+    training = mlnt.train(
+        blobs(), model=lambda: nn.Linear(2, 3), **quick(batch_size=32, epochs=4, **still)
+    )
+    chosen = {(row["iteration"], row["best_epoch"]) for row in training.summary["models"]}
+    assert chosen == {(0, 1), (1, 1), (2, 4)}
+
+
 def test_an_iteration_that_went_wrong_leads_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[nn.Linear] = []
     mentors: list[nn.Module | None] = []

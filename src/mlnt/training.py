@@ -262,7 +262,7 @@ class Trainer:
             "iteration": stage.iteration,
             "epoch": epoch,
             **means,
-            **self.evaluate(method.models, progress.results, epoch),
+            **self.evaluate(method.models, progress.results, epoch, runner.kept is not None),
             "lr": rates[-1].lr,
             "eta": rates[-1].eta,
             "gamma": rates[-1].gamma,
@@ -334,9 +334,17 @@ class Trainer:
         return f"lr={rates.lr:g}, eta={rates.eta:g}, alpha={self.settings.alpha:g}; lower them"
 
     def evaluate(
-        self, models: dict[str, nn.Module], results: dict[str, ModelResult], epoch: int
+        self,
+        models: dict[str, nn.Module],
+        results: dict[str, ModelResult],
+        epoch: int,
+        is_led: bool = False,
     ) -> dict[str, dict[str, float]]:
-        """Validation and test accuracy of every model; keeps the weights of the best epoch."""
+        """Validation and test accuracy of every model; keeps the weights of the best epoch.
+
+        Of epochs that validate alike, as few samples often make them, the first: later ones have
+        learnt more of the noise. Where a mentor has filtered it out, the last.
+        """
         row = {}
         for name, model in models.items():
             figures = {}
@@ -347,7 +355,8 @@ class Trainer:
                     figures[part] = float(accuracy(probabilities[rows], split.labels[rows]))
             row[name] = figures
             result, test = results[name], figures.get("test")
-            if figures["validation"] > result.validation:
+            tie = is_led and figures["validation"] == result.validation
+            if tie or figures["validation"] > result.validation:
                 result.best_epoch = epoch
                 result.validation, result.best = figures["validation"], test
                 result.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
