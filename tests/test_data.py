@@ -8,15 +8,7 @@ import torch
 
 import mlnt
 from mlnt.config import make_settings
-from mlnt.data.batches import (
-    Augmentation,
-    Batch,
-    Shuffled,
-    mix,
-    random_crop,
-    random_cutout,
-    random_flip,
-)
+from mlnt.data.batches import Augmentation, Shuffled, random_crop, random_cutout, random_flip
 from mlnt.data.encoding import (
     ImageEncoder,
     TextEncoder,
@@ -304,25 +296,6 @@ def test_cutout_blanks_one_square_around_any_pixel() -> None:
     assert blank[:, 0].sum((1, 2)).max() == 16
     # Each pixel of the middle lies in 4 × 4 of the 8 × 6 squares.
     assert abs(blank[:, 0, 4, 3].double().mean() - 16 / 48) < 0.05
-
-
-def test_mixing_takes_a_share_of_another_image_and_of_its_label() -> None:
-    images = torch.arange(500.0).reshape(500, 1, 1, 1).expand(500, 3, 2, 2)
-    plain = Batch(torch.arange(500), images, torch.arange(500) % 4)
-    assert torch.equal(plain.target(torch.zeros(1, 4)).argmax(1), plain.labels)
-    mixed = mix(plain, 0.3, torch.Generator().manual_seed(0))
-    assert mixed.share is not None
-    assert 0 <= mixed.share.min() < 0.01
-    assert 0.29 < mixed.share.max() <= 0.3
-    # Each has its neighbour, whose pixels are less by one, and whose label is the one before.
-    expected = images[1:] - mixed.share[1:, None, None, None]
-    assert torch.allclose(mixed.inputs[1:], expected, rtol=0, atol=1e-4)
-    weights = mixed.target(torch.zeros(500, 4, dtype=torch.float64))
-    assert weights.dtype == torch.float64
-    rows, before = torch.arange(500), (plain.labels - 1) % 4
-    assert torch.allclose(weights[rows, plain.labels], 1 - mixed.share.double())
-    assert torch.allclose(weights[rows, before], mixed.share.double())
-    assert torch.equal(mixed.labels, plain.labels)
 
 
 def test_augmentation_is_for_images_alone() -> None:

@@ -14,14 +14,12 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import mlnt
-from mlnt import steps
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.data.prepare import prepare
 from mlnt.data.sources import Dataset
 from mlnt.methods import (
     CNNCRF,
-    MLNT,
     Clean,
     CrossEntropy,
     Forward,
@@ -118,71 +116,6 @@ class TestForward:
             Forward(nn.Linear(2, 2), PLAIN, matrix)
         with pytest.raises(mlnt.InputError, match=r"quantile must lie in \[0, 1\], got 97"):
             estimate_transition(matrix, quantile=97)
-
-
-def half_of_each(method: str) -> Method:
-    """A linear network that knows nothing yet, and what trains it."""
-    model = nn.Linear(2, 2, bias=False)
-    nn.init.zeros_(model.weight)
-    if method == "forward":
-        return Forward(model, PLAIN, torch.eye(2))
-    if method == "mlnt":
-        settings = dataclasses.replace(PLAIN, eta=0.0, sets=1, neighbours=1)
-        return MLNT(model, settings, torch.zeros(2, 1))
-    if method == "soft":
-        return SoftCrossEntropy(model, PLAIN, torch.eye(2))
-    return {"cross_entropy": CrossEntropy, "iterative": Iterative}[method](model, PLAIN)
-
-
-@pytest.mark.parametrize("name", ["cross_entropy", "iterative", "forward", "soft", "mlnt"])
-def test_mixed_samples_have_a_share_of_both_labels(name: str) -> None:
-    plain = batch_of(torch.eye(2), torch.tensor([0, 1]))
-    share = torch.tensor([0.25, 0.0])
-    mixed = dataclasses.replace(plain, share=share)
-    mixed = dataclasses.replace(mixed, inputs=mixed.mixed(plain.inputs))
-    assert_close(mixed.inputs, torch.tensor([[0.75, 0.25], [0.0, 1.0]]))
-    method = half_of_each(name)
-    losses = method.step(plain, mixed, dataclasses.replace(RATES, lr=1.0, eta=0.0))
-    # ∇ = mean over the samples of (½ − target) xᵀ
-    expected = torch.tensor([[0.25], [-0.25]]) @ mixed.inputs[:1]
-    expected = (expected + torch.tensor([[-0.5], [0.5]]) @ mixed.inputs[1:]) / 2
-    assert_close(method.models["student"].weight.detach(), expected)  # type: ignore[union-attr]
-    assert losses["class_loss"].item() == pytest.approx(math.log(2))
-
-
-def test_mean_teacher_takes_mixed_samples() -> None:
-    mixed = dataclasses.replace(batch_of(torch.eye(2), torch.tensor([0, 1])), share=torch.ones(2))
-    model = nn.Linear(2, 2, bias=False)
-    nn.init.zeros_(model.weight)
-    method = MeanTeacher(model, PLAIN, weight=0.0)
-    method.step(mixed, mixed, dataclasses.replace(RATES, lr=1.0))
-    # Wholly mixed: each has the other's label.
-    assert_close(model.weight.detach(), torch.tensor([[-0.25, 0.25], [0.25, -0.25]]))
-
-
-@pytest.mark.parametrize("name", ["mlnt", "cnn_crf", "joint_optimization"])
-def test_mixes_images_for_the_class_loss_alone(
-    name: str, digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares: list[Tensor] = []
-    real = steps.mix
-
-    def spy(batch: Batch, most: float, generator: torch.Generator) -> Batch:
-        mixed = real(batch, most, generator)
-        assert batch.share is None
-        assert mixed.share is not None
-        shares.append(mixed.share)
-        return mixed
-
-    monkeypatch.setattr(steps, "mix", spy)
-    options = {"noise": "symmetric:0.4", "method": name, "epochs": 1, "iterations": 1}
-    mlnt.train(digits, mixup=0.4, **options)
-    assert shares
-    assert 0.3 < float(torch.cat(shares).max()) <= 0.4
-    shares.clear()
-    rows = torch.randn(200, 4)
-    mlnt.train((rows, (rows[:, 0] > 0).long()), mixup=0.4, **options)
-    assert not shares
 
 
 class TestJointOptimization:

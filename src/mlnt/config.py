@@ -208,13 +208,6 @@ class Settings:
         low=0,
         high=2048,
     )
-    mixup: float = setting(
-        0.0,
-        "largest share of another image, and of its label, that the class loss mixes into each",
-        group="Data",
-        low=0,
-        high=0.5,
-    )
     seed: int = setting(0, "seed of every random choice", group="Machine", low=0, high=2**31 - 1)
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", group="Machine")
     workers: int | str = setting(

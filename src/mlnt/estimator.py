@@ -93,7 +93,6 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         crop_padding: int | None = None,
         flip: bool | None = None,
         cutout: int | None = None,
-        mixup: float | None = None,
         device: str | None = None,
         precision: str | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -120,7 +119,6 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         self.crop_padding = crop_padding
         self.flip = flip
         self.cutout = cutout
-        self.mixup = mixup
         self.device = device
         self.precision = precision
         self.random_state = random_state

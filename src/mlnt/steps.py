@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mlnt.config import Settings
-from mlnt.data.batches import Augmentation, Batch, Shuffled, mix
+from mlnt.data.batches import Augmentation, Batch, Shuffled
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Split
 from mlnt.data.streaming import Feeder, first_of
@@ -264,8 +264,6 @@ class Steps:
     def _step(self, rates: Rates) -> dict[str, Tensor]:
         batch = self._batch(0)
         class_batch = batch if self.class_stream is None else self._batch(1)
-        if self.settings.mixup and self.train.inputs.ndim == 4:
-            class_batch = mix(class_batch, self.settings.mixup, self.generator)
         return self.method.step(batch, class_batch, rates)
 
     def _batch(self, number: int) -> Batch:

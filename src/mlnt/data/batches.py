@@ -3,7 +3,7 @@
 Axes: N samples, B batch.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,29 +18,6 @@ class Batch:
     indices: Tensor  # [B], into the training set
     inputs: Tensor  # [B, ...], augmented
     labels: Tensor  # [B]
-    share: Tensor | None = None  # [B], how much of its neighbour was mixed into each sample
-
-    def mixed(self, rows_BX: Tensor) -> Tensor:
-        """Rows that belong to the samples, mixed as these were."""
-        if self.share is None:
-            return rows_BX
-        share_B1 = self.share.to(rows_BX).reshape(-1, *[1] * (rows_BX.ndim - 1))
-        return torch.lerp(rows_BX, rows_BX.roll(1, 0), share_B1)
-
-    def target(self, like_BC: Tensor) -> Tensor:
-        """The labels as weights of the classes, shaped like logits."""
-        return self.mixed(F.one_hot(self.labels, like_BC.shape[1]).to(like_BC))
-
-
-def mix(batch: Batch, most: float, generator: torch.Generator) -> Batch:
-    """mixup (Zhang et al. 2018): into each sample up to the share `most` of another, and its label.
-
-    The batch has been shuffled, so the sample before will do for the other. At 1/2 the share is as
-    with the usual λ ~ Beta(1, 1), drawn for each pair.
-    """
-    share_B = most * torch.rand(len(batch.labels), generator=generator, device=batch.labels.device)
-    batch = replace(batch, share=share_B)
-    return replace(batch, inputs=batch.mixed(batch.inputs))
 
 
 class Shuffled:

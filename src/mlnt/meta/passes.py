@@ -22,8 +22,6 @@ from mlnt.meta.tape import CannotFold, Options
 
 # logits [B, C] of the whole batch -> the loss, and its gradient at them
 LossAt = Callable[[Tensor], tuple[Tensor, Tensor]]
-# labels [B], weights of the classes [B, C], or what gives these for the logits
-Target = Tensor | Callable[[Tensor], Tensor]
 
 
 def logits_of(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
@@ -38,23 +36,22 @@ def logits_of(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
 
 
 def class_gradient(
-    model: nn.Module, inputs: Any, target: Target, world: World = ALL_ALONE
+    model: nn.Module, inputs: Any, labels_B: Tensor, world: World = ALL_ALONE
 ) -> tuple[Tensor, Tensor, Any]:
     """(L_c(X, Y, θ), logits [B, C], ∇L_c by name) of the trainable parameters."""
 
     def cross_entropy(leaf_BC: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
-            loss = _cross_entropy(leaf_BC, target)
+            loss = F.cross_entropy(leaf_BC, labels_B)
             return loss.detach(), torch.autograd.grad(loss, leaf_BC)[0]
 
-    batch = len(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
-    rows = world.rows(batch)
+    rows = world.rows(len(labels_B))
     own = rows.take(inputs)
     fast = _fast_run(model, own, rows)
     if fast is None and world.size == 1:
-        return _by_autograd(model, inputs, target)
+        return _by_autograd(model, inputs, labels_B)
     if fast is None:
-        return loss_gradient(model, inputs, cross_entropy, world, batch)
+        return loss_gradient(model, inputs, cross_entropy, world, len(labels_B))
     run, theta = fast
     leaf_BC = rows.gather(run.logits).detach().to(theta.full).requires_grad_()
     loss, dlogits_BC = cross_entropy(leaf_BC)
@@ -93,15 +90,13 @@ def of_all(gradients: Gradients, rows: Rows, world: World) -> Gradients:
     return world.from_leader(gradients) if rows.is_whole else rows.group.sum_named(gradients)
 
 
-def _cross_entropy(logits_BC: Tensor, target: Target) -> Tensor:
-    return F.cross_entropy(logits_BC, target if isinstance(target, Tensor) else target(logits_BC))
-
-
-def _by_autograd(model: nn.Module, inputs: Any, target: Target) -> tuple[Tensor, Tensor, Gradients]:
+def _by_autograd(
+    model: nn.Module, inputs: Any, labels_B: Tensor
+) -> tuple[Tensor, Tensor, Gradients]:
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
         logits_BC = _forward(model, inputs)
-        loss = _cross_entropy(logits_BC, target)
+        loss = F.cross_entropy(logits_BC, labels_B)
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
     return loss.detach(), logits_BC.detach(), _laid_out(trainable, found)
 

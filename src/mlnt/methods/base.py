@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mlnt.config import Settings
 from mlnt.data.batches import Batch
 from mlnt.distributed import ALL_ALONE, World
-from mlnt.meta.passes import Target, class_gradient, loss_gradient
+from mlnt.meta.passes import class_gradient, loss_gradient
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ def class_backward_(
     world: World = ALL_ALONE,
 ) -> dict[str, Tensor]:
     """Set `.grad` to ∇L_c(X, Y, θ) and the rate to β; the step itself is the caller's."""
-    target = batch.labels if batch.share is None else batch.target
-    loss, logits_BC = target_backward_(student, optimizer, batch.inputs, target, lr, world)
+    loss, logits_BC = target_backward_(student, optimizer, batch.inputs, batch.labels, lr, world)
     return {"class_loss": loss, "train": percent_right(logits_BC, batch.labels)}
 
 
@@ -90,14 +89,14 @@ def target_backward_(
     student: nn.Module,
     optimizer: torch.optim.Optimizer,
     inputs: Any,
-    target: Target,
+    target: Tensor,
     lr: float | Tensor,
     world: World = ALL_ALONE,
 ) -> tuple[Tensor, Tensor]:
     """Set `.grad` to the gradient of −mean Σ_c target_c log f_c(X, θ), the rate to `lr`.
 
-    The target is labels [B] or weights of the classes [B, C], which need not sum to 1, or what
-    gives these for the logits. Returns the loss and the logits.
+    The target is labels [B] or weights of the classes [B, C], which need not sum to 1. Returns
+    the loss and the logits.
     """
     set_rate_(optimizer, lr)
     student.train()

@@ -90,7 +90,7 @@ class CNNCRF(Method):
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """One step on −mean E_q log p(ŷ, y, h | x) of the noisy batch − mean log p(ŷ, y | x) of
         a clean one."""
-        noisy_B, count = batch.labels, len(batch.labels)
+        noisy_B, count = class_batch.labels, len(class_batch.labels)
         drawn = torch.randint(
             len(self.clean.true),
             (self.clean_batch,),
@@ -113,7 +113,7 @@ class CNNCRF(Method):
             return noisy_loss + clean_loss, {"class_loss": noisy_loss, "clean_loss": clean_loss}
 
         # One pass for both, so that batch norm sees one population.
-        inputs = torch.cat([batch.inputs, clean_inputs])
+        inputs = torch.cat([class_batch.inputs, clean_inputs])
         losses, logits_BC = loss_backward_(
             self.models["student"],
             self.optimizer,

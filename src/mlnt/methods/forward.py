@@ -32,10 +32,6 @@ class Forward(Method):
 
         def loss_of(logits_BC: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             loss = forward_loss(logits_BC, class_batch.labels, self.transition_CC)
-            if class_batch.share is not None:
-                of_other = forward_loss(logits_BC, class_batch.labels.roll(1), self.transition_CC)
-                loss = torch.lerp(loss, of_other, class_batch.share.to(loss))
-            loss = loss.mean()
             return loss, {"class_loss": loss}
 
         losses, logits_BC = loss_backward_(
@@ -54,12 +50,12 @@ class Forward(Method):
 
 
 def forward_loss(logits_BC: Tensor, labels_B: Tensor, transition_CC: Tensor) -> Tensor:
-    """−log (Tᵀ softmax(logits))_ỹ of each sample, [B]."""
+    """−mean log (Tᵀ softmax(logits))_ỹ."""
     # In logarithms: a class that the network has ruled out must not make the loss infinite, nor a
     # zero of the matrix its gradient NaN.
     log_transition_CC = transition_CC.clamp(min=torch.finfo(transition_CC.dtype).tiny).log()
     of_label_BC = log_transition_CC.T[labels_B]
-    return -torch.logsumexp(logits_BC.log_softmax(dim=1) + of_label_BC, dim=1)
+    return -torch.logsumexp(logits_BC.log_softmax(dim=1) + of_label_BC, dim=1).mean()
 
 
 def estimate_transition(probabilities_NC: Tensor, quantile: float = ANCHOR_QUANTILE) -> Tensor:

@@ -115,8 +115,7 @@ class SoftCrossEntropy(Method):
 
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """θ ← θ − β ∇ of −mean Σ_c y_c log f_c(x, θ)."""
-        student = self.models["student"]
-        target_BC = class_batch.mixed(self.soft_labels_NC[class_batch.indices])
+        student, target_BC = self.models["student"], self.soft_labels_NC[class_batch.indices]
         loss, logits_BC = target_backward_(
             student, self.optimizer, class_batch.inputs, target_BC, rates.lr, self.world
         )

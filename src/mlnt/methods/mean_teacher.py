@@ -38,7 +38,7 @@ class MeanTeacher(Method):
         teacher_BC = teacher_target(self.teacher, inputs, self.world.rows(len(labels_B)))
         weight = rates.eta * self.weight_per_eta
         # Both losses are cross entropies but for a constant: together one with the summed target.
-        given_BC = class_batch.target(teacher_BC)
+        given_BC = F.one_hot(labels_B, teacher_BC.shape[1]).to(teacher_BC)
         target_BC = given_BC + weight * teacher_BC
         _, logits_BC = target_backward_(
             self.student, self.optimizer, inputs, target_BC, rates.lr, self.world
@@ -48,7 +48,7 @@ class MeanTeacher(Method):
         with torch.autocast(logits_BC.device.type, enabled=False):
             log_student_BC = logits_BC.to(teacher_BC).log_softmax(dim=1)
             return {
-                "class_loss": F.cross_entropy(log_student_BC, given_BC),
+                "class_loss": F.nll_loss(log_student_BC, labels_B),
                 "consistency": F.kl_div(log_student_BC, teacher_BC, reduction="batchmean"),
                 "train": percent_right(logits_BC, labels_B),
             }
