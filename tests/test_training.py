@@ -274,23 +274,6 @@ def test_the_class_loss_sees_only_what_the_mentor_kept(monkeypatch: pytest.Monke
     assert len(seen["all"]) > kept
 
 
-@pytest.mark.parametrize("method", ["mlnt", "mean_teacher", "iterative"])
-@pytest.mark.parametrize("begin", ["fresh", "mentor"])
-def test_what_a_led_iteration_begins_with(method: str, begin: str) -> None:
-    made: list[nn.Linear] = []
-
-    def new_model() -> nn.Linear:
-        made.append(nn.Linear(2, 3))
-        return made[-1]
-
-    still = {"lr": 0.0, "eta": 0.0, "epochs": 1}  # the weights stay what they were at the beginning
-    mlnt.train(
-        blobs(), model=new_model, **quick(batch_size=32, method=method, begin=begin, **still)
-    )
-    first, second = made[-2:]
-    assert torch.allclose(first.weight, second.weight) == (begin == "mentor")
-
-
 def test_of_epochs_that_validate_alike_the_first_or_where_a_mentor_leads_the_last() -> None:
     still = {"lr": 0.0, "eta": 0.0, "momentum": 0.0}  # every epoch is like the others
     training = mlnt.train(

@@ -132,12 +132,6 @@ class Settings:
         low=0,
         high=1,
     )
-    begin: str = setting(
-        "fresh",
-        "what an iteration led by a mentor begins with: a fresh network or the mentor's weights",
-        group="Mentor",
-        choices=("fresh", "mentor"),
-    )
     keep_per_class: float = setting(
         0.05,
         "share of each class that the filter leaves in any case",

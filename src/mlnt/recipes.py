@@ -87,17 +87,11 @@ class Recipe:
         judge = Judge(trainer.train, trainer.validation, trainer.world, describer)
 
         def method(mentor: nn.Module | None) -> MLNT:
-            model, generator = self._model_led_by(mentor), trainer.generator
+            model, generator = self.new_model(), trainer.generator
             return MLNT(model, trainer.settings, features_ND, mentor, generator)
 
         led = run_iterations(trainer, "mlnt", method, judge, self.classes)
         return replace(led, stages=first.stages + led.stages)
-
-    def _model_led_by(self, mentor: nn.Module | None) -> nn.Module:
-        model = self.new_model()
-        if mentor is not None and self.trainer.settings.begin == "mentor":
-            model.load_state_dict(mentor.state_dict())
-        return model
 
     def mean_teacher(self) -> Led:
         return self._without_meta_step("mean_teacher", MeanTeacher)
@@ -107,7 +101,7 @@ class Recipe:
 
     def _without_meta_step(self, name: str, kind: type[MeanTeacher] | type[Iterative]) -> Led:
         def method(mentor: nn.Module | None) -> MeanTeacher | Iterative:
-            return kind(self._model_led_by(mentor), self.trainer.settings)
+            return kind(self.new_model(), self.trainer.settings)
 
         judge = Judge(self.trainer.train, self.trainer.validation, self.trainer.world)
         return run_iterations(self.trainer, name, method, judge, self.classes)
