@@ -24,7 +24,7 @@ LAYERS = (
     {"meta"},
     {"evaluation", "gallery", "judging", "label_issues", "noise_model"},
     {"methods"},
-    {"schedule", "steps"},
+    {"progress", "schedule", "steps"},
     {"training"},
     {"filtered", "interruption", "iterations", "journal"},
     {"recipes"},

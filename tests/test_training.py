@@ -16,8 +16,9 @@ from mlnt.evaluation import accuracy, found_errors, memorised_noise
 from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
 from mlnt.methods import MLNT, CrossEntropy, Rates
 from mlnt.models import SmallConv
+from mlnt.progress import ModelResult
 from mlnt.runs import RunFolder
-from mlnt.training import ModelResult, Stage, StageResult, rates_at
+from mlnt.training import Stage, StageResult, rates_at
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -21,10 +21,9 @@ from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
 from mlnt.methods.base import Method, Rates
+from mlnt.progress import Clock, ModelResult, Progress
 from mlnt.schedule import rates_at
 from mlnt.steps import Steps
-
-State = dict[str, Tensor]
 
 # Steps after which several processes ask each other whether to stop; and after an epoch's last.
 AGREE_EVERY = 8
@@ -101,35 +100,6 @@ class Journal:
 
 
 @dataclass
-class ModelResult:
-    """What one model (student or teacher) reached in one stage, by validation."""
-
-    best_epoch: int = 0
-    validation: float = -math.inf
-    best: float | None = None  # test accuracy at the best epoch by validation
-    last: float | None = None  # test accuracy after the last epoch
-    peak: float | None = None  # highest test accuracy of any epoch: for curves, never for choice
-    state: State = field(default_factory=dict)
-
-
-@dataclass
-class Progress:
-    """How far a stage has come: with the state of its steps all that a checkpoint holds."""
-
-    results: dict[str, ModelResult]
-    history: list[dict[str, Any]] = field(default_factory=list)  # a row for each epoch
-    seconds: float = 0.0  # spent on the stage
-    epoch_seconds: float = 0.0  # of them on the steps of the epoch under way
-
-    def state(self) -> dict[str, Any]:
-        return {**vars(self), "results": {name: vars(r) for name, r in self.results.items()}}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        results = {name: ModelResult(**fields) for name, fields in state["results"].items()}
-        vars(self).update({**state, "results": results})
-
-
-@dataclass
 class StageResult:
     stage: Stage
     models: dict[str, nn.Module]  # as they are after the last epoch
@@ -191,7 +161,7 @@ class Trainer:
         if found is not None:
             _take_up(found, stage, runner, progress)
         history, earlier = progress.history, progress.seconds
-        clock = _Clock(progress)
+        clock = Clock(progress)
 
         def save(end: bool = False, must: bool = False) -> None:
             if runner.done:
@@ -244,7 +214,7 @@ class Trainer:
         method: Method,
         runner: Steps,
         progress: Progress,
-        clock: "_Clock",
+        clock: Clock,
         step_ends: Callable[[], None],
     ) -> dict[str, Any]:
         """The steps of the next epoch, and what came of them."""
@@ -340,11 +310,7 @@ class Trainer:
         epoch: int,
         is_led: bool = False,
     ) -> dict[str, dict[str, float]]:
-        """Validation and test accuracy of every model; keeps the weights of the best epoch.
-
-        Of epochs that validate alike, as few samples often make them, the first: later ones have
-        learnt more of the noise. Where a mentor has filtered it out, the last.
-        """
+        """Validation and test accuracy of every model; `results` keep those of the best epoch."""
         row = {}
         for name, model in models.items():
             figures = {}
@@ -354,14 +320,7 @@ class Trainer:
                     rows = readable(split.inputs)
                     figures[part] = float(accuracy(probabilities[rows], split.labels[rows]))
             row[name] = figures
-            result, test = results[name], figures.get("test")
-            tie = is_led and figures["validation"] == result.validation
-            if tie or figures["validation"] > result.validation:
-                result.best_epoch = epoch
-                result.validation, result.best = figures["validation"], test
-                result.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
-            result.last = test
-            result.peak = test if test is None else max(test, result.peak or 0.0)
+            results[name].note(epoch, figures, model, is_led)
         return row
 
 
@@ -377,27 +336,6 @@ def _take_up(found: dict[str, Any], stage: Stage, runner: Steps, progress: Progr
             f"the checkpoint of {stage.name} does not fit this run "
             f"({type(error).__name__}: {error})"
         ) from None
-
-
-class _Clock:
-    """Seconds of a stage and of its epoch under way, those of an earlier process with them."""
-
-    def __init__(self, progress: Progress) -> None:
-        now = time.perf_counter()
-        self.began, self.epoch_began = now - progress.seconds, now - progress.epoch_seconds
-        self.steps_ended = now
-
-    def begin_epoch(self) -> None:
-        self.epoch_began = time.perf_counter()
-
-    def end_steps(self) -> float:
-        """The seconds that the epoch's steps took."""
-        self.steps_ended = time.perf_counter()
-        return self.steps_ended - self.epoch_began
-
-    def read(self, progress: Progress) -> None:
-        now = time.perf_counter()
-        progress.seconds, progress.epoch_seconds = now - self.began, now - self.epoch_began
 
 
 def _seconds(history: list[dict[str, Any]]) -> float:

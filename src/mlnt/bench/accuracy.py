@@ -33,9 +33,10 @@ from mlnt.meta.teacher import copy_model
 from mlnt.methods import MLNT, CrossEntropy
 from mlnt.models import build_model, check_output
 from mlnt.origin import commit, machine_name
+from mlnt.progress import ModelResult
 from mlnt.runs import RunFolder
 from mlnt.steps import Steps
-from mlnt.training import ModelResult, Stage, Trainer
+from mlnt.training import Stage, Trainer
 
 SETS = (1, 2, 5, 10)
 WARM_UP_STEPS, TIMED_STEPS = 12, 20  # while warming up, a GPU records its CUDA graph
