@@ -287,6 +287,26 @@ class TestNoiseTolerance:
         ):
             assert torch.equal(buffer, other), name
 
+    @pytest.mark.parametrize("form", ["meta_update", "add_meta_gradient"])
+    def test_teacher_and_mentor_may_see_the_samples_differently(self, form: str) -> None:
+        torch.manual_seed(4)
+        tolerance, inputs, labels = self.make(mentor=CASES["conv"]().module)
+        features, whole = torch.randn(7, 3), torch.randn_like(inputs)
+        teacher, mentor = copy.deepcopy(tolerance.teacher).train(), tolerance.mentor.eval()
+        with torch.no_grad():
+            target_BC = (0.3 * teacher(whole).softmax(1) + 0.7 * mentor(whole).softmax(1)).detach()
+        generator = torch.Generator().manual_seed(5)
+        synthetic_MB = mlnt.synthetic_labels(labels, features, 2, 0.5, 10, generator)
+        twin = copy.deepcopy(tolerance.student)
+        expected, _ = mlnt.meta_gradient(twin, inputs, synthetic_MB, target_BC, 0.2)
+        update = getattr(tolerance, form)
+        loss = update(inputs, labels, features, lam=0.3, for_teacher=whole)
+        torch.testing.assert_close(loss, expected)
+        for (name, buffer), other in zip(
+            tolerance.teacher.named_buffers(), teacher.buffers(), strict=True
+        ):
+            assert torch.equal(buffer, other), name
+
     def test_rates_by_name_leave_others_alone(self) -> None:
         tolerance, inputs, labels = self.make()
         before = {n: p.detach().clone() for n, p in tolerance.student.named_parameters()}

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.config import make_settings
+from mlnt.data.batches import Batch
 from mlnt.data.sources import Split
-from mlnt.methods import MLNT, CrossEntropy, Rates
+from mlnt.methods import MLNT, CrossEntropy, Iterative, MeanTeacher, Rates
 from mlnt.models import MLP, SmallConv
 from mlnt.steps import Steps
 
@@ -53,6 +54,33 @@ def weights(steps: Steps) -> dict[str, Tensor]:
         for name, model in steps.method.models.items()
         for key, value in model.state_dict().items()
     }
+
+
+@pytest.mark.parametrize("kind", [MLNT, MeanTeacher, Iterative])
+def test_teachers_see_images_without_blanked_squares(kind: Any) -> None:
+    settings = make_settings("digits", batch_size=8, sets=2, crop_padding=1, flip=True, cutout=4)
+    generator = torch.Generator().manual_seed(2)
+    pixels = torch.rand(50, 1, 8, 8, generator=generator) + 1
+    train = Split(pixels, torch.arange(50) % 3)
+    network = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 3))
+    features = [torch.randn(50, 5)] if kind is MLNT else []
+    steps = Steps(train, kind(network, settings, *features), settings, generator)
+    batches = []
+    step = steps.method.step
+
+    def noted(batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
+        batches.append(batch)
+        return step(batch, class_batch, rates)
+
+    steps.method.step = noted  # type: ignore[method-assign]
+    steps.run(RATES[:1])
+    (batch,) = batches
+    blank = (batch.inputs == 0) & (batch.for_teacher != 0)
+    assert blank.flatten(1).any(1).all()
+    assert torch.equal(batch.inputs, batch.for_teacher.masked_fill(blank, 0))
+    student, teacher = (model[0].running_mean for model in steps.method.models.values())
+    torch.testing.assert_close(student, 0.1 * batch.inputs.mean().reshape(1))
+    torch.testing.assert_close(teacher, 0.1 * batch.for_teacher.mean().reshape(1))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -197,7 +197,8 @@ class Settings:
     flip: bool = setting(False, "flip images left to right at random", group="Data")
     cutout: int = setting(
         0,
-        "side of a square at a random place of each image that is blanked, in pixels",
+        "side of a square at a random place of each image that is blanked, in pixels; teacher and "
+        "mentor see the whole image",
         group="Data",
         low=0,
         high=2048,

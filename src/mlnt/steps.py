@@ -274,8 +274,9 @@ class Steps:
         else:
             indices_B = self._streams()[number].take()
             inputs = self.train.inputs[indices_B]
-        inputs = self.augmentation(inputs, self.generator)
-        return Batch(indices_B, inputs, self.train.labels[indices_B])
+        moved = self.augmentation.move(inputs, self.generator)
+        blanked = self.augmentation.blank(moved, self.generator)
+        return Batch(indices_B, blanked, self.train.labels[indices_B], moved)
 
     def _step_on_device(self) -> None:
         lr, eta, gamma, lam = self.rates[self.number].squeeze(0).unbind()

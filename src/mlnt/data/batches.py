@@ -18,6 +18,13 @@ class Batch:
     indices: Tensor  # [B], into the training set
     inputs: Tensor  # [B, ...], augmented
     labels: Tensor  # [B]
+    unblanked: Tensor | None = None  # the same before squares were blanked, if they were
+
+    @property
+    def for_teacher(self) -> Tensor:
+        """What a target is computed from: of whole images it is the better answer, and the
+        teacher's batch norms come to know images as they will be."""
+        return self.inputs if self.unblanked is None else self.unblanked
 
 
 class Shuffled:
@@ -79,13 +86,18 @@ class Augmentation:
         return cls(settings.crop_padding, settings.flip, settings.cutout)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        return self.blank(self.move(images, generator), generator)
+
+    def move(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Crop and flip."""
         if self.crop_padding:
             images = random_crop(images, self.crop_padding, generator)
         if self.flip:
             images = random_flip(images, generator)
-        if self.cutout:
-            images = random_cutout(images, self.cutout, generator)
         return images
+
+    def blank(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        return random_cutout(images, self.cutout, generator) if self.cutout else images
 
 
 def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:

@@ -68,15 +68,17 @@ class NoiseTolerance:
         labels: Tensor,
         features: Tensor | None = None,
         lam: float | Tensor = Settings.lam,
+        for_teacher: Any = None,
     ) -> tuple[Tensor, Gradients]:
         """L_meta on this batch and its gradient, by parameter name; changes only the teacher's
         batch-norm statistics."""
+        seen = inputs if for_teacher is None else for_teacher
         if features is None:
-            features = penultimate(self.teacher, inputs)
+            features = penultimate(self.teacher, seen)
         synthetic_MB = synthetic_labels(
             labels, features, self.sets, self.rho, self.neighbours, self.generator
         )
-        target = self._target_aside(inputs, lam, self.world.rows(len(labels)))
+        target = self._target_aside(seen, lam, self.world.rows(len(labels)))
         return divided_meta_gradient(
             self.world,
             self.student,
@@ -112,15 +114,18 @@ class NoiseTolerance:
         features: Tensor | None = None,
         eta: float | Tensor | Mapping[str, float] = Settings.eta,
         lam: float | Tensor = Settings.lam,
+        for_teacher: Any = None,
     ) -> Tensor:
         """θ ← θ − η ∇L_meta(θ), in place and without momentum; returns L_meta.
 
-        features  [B, D], what the samples' nearest neighbours are searched with; best from a
-                  network trained on the same data. None: the teacher's own penultimate features.
-        eta       one rate, or a rate by parameter name (others stay as they are)
-        lam       weight of the teacher against the mentor, where there is one
+        features     [B, D], what the samples' nearest neighbours are searched with; best from a
+                     network trained on the same data. None: the teacher's own penultimate ones.
+        eta          one rate, or a rate by parameter name (others stay as they are)
+        lam          weight of the teacher against the mentor, where there is one
+        for_teacher  the same samples as teacher and mentor shall see them, if not as the student:
+                     where its images are strongly augmented, weakly
         """
-        loss, gradients = self.meta_gradient(inputs, labels, features, lam)
+        loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
         parameters = dict(self.student.named_parameters())
         with torch.no_grad():
             if isinstance(eta, Mapping):
@@ -139,9 +144,10 @@ class NoiseTolerance:
         features: Tensor | None = None,
         weight: float | Tensor = 1.0,
         lam: float | Tensor = Settings.lam,
+        for_teacher: Any = None,
     ) -> Tensor:
         """Add weight · ∇L_meta(θ) to `.grad`, for one summed step, as the authors' code does."""
-        loss, gradients = self.meta_gradient(inputs, labels, features, lam)
+        loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
         parameters = dict(self.student.named_parameters())
         for name, gradient in gradients.items():
             grad = parameters[name].grad

@@ -48,7 +48,7 @@ class MLNT(Method):
         self.student.train()
         if self.settings.update == "separate":
             meta_loss = self.tolerance.meta_update(
-                batch.inputs, batch.labels, features_BD, rates.eta, rates.lam
+                batch.inputs, batch.labels, features_BD, rates.eta, rates.lam, batch.for_teacher
             )
             losses = self._class_backward_(class_batch, rates)
         else:
@@ -57,7 +57,7 @@ class MLNT(Method):
             # in the separate form, and it follows the ramp of η.
             weight = rates.eta / self.settings.lr
             meta_loss = self.tolerance.add_meta_gradient(
-                batch.inputs, batch.labels, features_BD, weight, rates.lam
+                batch.inputs, batch.labels, features_BD, weight, rates.lam, batch.for_teacher
             )
         self.optimizer.step()
         self.tolerance.update_teacher(rates.gamma)
