@@ -271,6 +271,18 @@ def test_a_run_without_test_data_is_left_out(
     assert cli.run(["results", "out/without"]) == 0, "nothing to write down is no mistake"
 
 
+@pytest.mark.parametrize("to", [".", "..", "../kept"])
+def test_the_page_lies_beside_the_folder(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "kept" if to != ".." else tmp_path / "kept" / "deeper"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    write_results([make_run(tmp_path / "run")], Path(to))
+    assert (tmp_path / PAGE).is_file()
+    assert (tmp_path / "kept" / "summary.csv").is_file()
+
+
 def test_hostile_names_are_harmless(tmp_path: Path) -> None:
     name = "../..|<script>`x`[y](z)\n# h"
     config = {

@@ -59,6 +59,8 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
     results  the folder they are kept in; RESULTS.md lies beside it
     replace  a run may take the place of one with other settings
     """
+    if results.name in ("", ".."):
+        results = results.resolve()  # "." and ".." have something beside them too
     finished, left_out = _find_runs(folders)
     read = {path: _read(path, results) for path in finished}
     left_out |= {path: "had no test data" for path, found in read.items() if found is None}
