@@ -294,7 +294,7 @@ class TestNoiseTolerance:
         features, whole = torch.randn(7, 3), torch.randn_like(inputs)
         teacher, mentor = copy.deepcopy(tolerance.teacher).train(), tolerance.mentor.eval()
         with torch.no_grad():
-            target_BC = (0.3 * teacher(whole).softmax(1) + 0.7 * mentor(whole).softmax(1)).detach()
+            target_BC = 0.3 * teacher(whole).softmax(1) + 0.7 * mentor(whole).softmax(1)
         generator = torch.Generator().manual_seed(5)
         synthetic_MB = mlnt.synthetic_labels(labels, features, 2, 0.5, 10, generator)
         twin = copy.deepcopy(tolerance.student)

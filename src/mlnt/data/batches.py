@@ -18,7 +18,7 @@ class Batch:
     indices: Tensor  # [B], into the training set
     inputs: Tensor  # [B, ...], augmented
     labels: Tensor  # [B]
-    unblanked: Tensor | None = None  # the same before squares were blanked, if they were
+    unblanked: Tensor | None = None  # the same before squares were blanked; None: no different
 
     @property
     def for_teacher(self) -> Tensor:
