@@ -13,7 +13,7 @@ from PIL import Image
 
 import mlnt
 from mlnt import cli
-from mlnt.config import make_settings
+from mlnt.config import PRESETS, make_settings
 from mlnt.errors import InputError
 from mlnt.reproduce import EXPERIMENTS, _write_sheets, places, run_experiment, write_results
 from mlnt.reproduce.cells import plan
@@ -197,6 +197,16 @@ def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
         "mlnt train shirts --method mlnt --seed 0",
         "mlnt train shirts --method mlnt --seed 0 --validation clean",
     ]
+
+
+def test_commands_are_those_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_results([make_run(tmp_path / "run")], tmp_path / "results")
+    longer = {**PRESETS["cifar10-fast"], "epochs": PRESETS["cifar10-fast"]["epochs"] + 1}
+    monkeypatch.setitem(PRESETS, "cifar10-fast", longer)
+    page = to_markdown(read_recorded(tmp_path / "results"), tmp_path / "results")
+    was = f"--cells mlnt/symmetric-0.5 --seeds 1 --set epochs={longer['epochs'] - 1}\n"
+    assert was in page
+    assert line_with(page, "CIFAR-10, symmetric 0.5")[3] == "91.00", "it still counts"
 
 
 def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,11 @@ from mlnt.config import make_settings
 from mlnt.data.batches import Batch
 from mlnt.evaluation import accuracy, found_errors, memorised_noise
 from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
-from mlnt.methods import MLNT, CrossEntropy, Rates
+from mlnt.methods import MLNT, CrossEntropy, Method, Rates
 from mlnt.models import SmallConv
 from mlnt.progress import ModelResult
 from mlnt.runs import RunFolder
-from mlnt.training import Stage, StageResult, rates_at
+from mlnt.training import Stage, StageResult, Trainer, rates_at
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -273,6 +273,25 @@ def test_the_class_loss_sees_only_what_the_mentor_kept(monkeypatch: pytest.Monke
     kept = training.summary["filters"][0]["kept"]
     assert len(seen["class"]) == kept < training.summary["filters"][0]["of"]
     assert len(seen["all"]) > kept
+
+
+@pytest.mark.parametrize("method", ["mlnt", "mean_teacher", "iterative"])
+@pytest.mark.parametrize(("led", "expected"), [("same", [0.01, 0.01]), (0.3, [0.01, 0.3])])
+def test_weight_decay_once_a_mentor_filters(
+    method: str, led: float | str, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    original = Trainer.run
+
+    def spy(self: Trainer, stage: Stage, method: Method, kept: Tensor | None = None) -> StageResult:
+        if stage.iteration > 0:
+            found.append(method.optimizer.param_groups[0]["weight_decay"])
+        return original(self, stage, method, kept)
+
+    monkeypatch.setattr(Trainer, "run", spy)
+    decays = {"weight_decay": 0.01, "led_weight_decay": led}
+    mlnt.train(blobs(), **quick(method=method, batch_size=32, epochs=1, **decays))
+    assert found == expected
 
 
 def test_of_epochs_that_validate_alike_the_first_or_where_a_mentor_leads_the_last() -> None:

@@ -132,6 +132,9 @@ class Settings:
         low=0,
         high=1,
     )
+    led_weight_decay: float | str = setting(
+        "same", "weight decay once a mentor filters", group="Mentor", low=0, words=("same",)
+    )
     keep_per_class: float = setting(
         0.05,
         "share of each class that the filter leaves in any case",
@@ -264,9 +267,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "crop_padding": 4,
         "flip": True,
         "sets": 1,
-        "epochs": 45,
+        "epochs": 72,
         "lr": 0.2,
         "weight_decay": 2e-4,
+        "led_weight_decay": 5e-4,
         "fall": "linear",
         "fall_at": 0.0,
         "cutout": 16,

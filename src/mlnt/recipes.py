@@ -45,6 +45,7 @@ from mlnt.methods import (
 )
 from mlnt.methods.forward import ANCHOR_QUANTILE
 from mlnt.noise_model import Judgement
+from mlnt.schedule import led_settings
 from mlnt.training import Stage, StageResult, Trainer
 
 # Joint Optimization (Tanaka et al. 2018) by the kind of noise: the constant rate while labels are
@@ -87,11 +88,14 @@ class Recipe:
         judge = Judge(trainer.train, trainer.validation, trainer.world, describer)
 
         def method(mentor: nn.Module | None) -> MLNT:
-            model, generator = self.new_model(), trainer.generator
-            return MLNT(model, trainer.settings, features_ND, mentor, generator)
+            model, settings = self.new_model(), self._settings(mentor)
+            return MLNT(model, settings, features_ND, mentor, trainer.generator)
 
         led = run_iterations(trainer, "mlnt", method, judge, self.classes)
         return replace(led, stages=first.stages + led.stages)
+
+    def _settings(self, mentor: nn.Module | None) -> Settings:
+        return self.trainer.settings if mentor is None else led_settings(self.trainer.settings)
 
     def mean_teacher(self) -> Led:
         return self._without_meta_step("mean_teacher", MeanTeacher)
@@ -101,7 +105,7 @@ class Recipe:
 
     def _without_meta_step(self, name: str, kind: type[MeanTeacher] | type[Iterative]) -> Led:
         def method(mentor: nn.Module | None) -> MeanTeacher | Iterative:
-            return kind(self.new_model(), self.trainer.settings)
+            return kind(self.new_model(), self._settings(mentor))
 
         judge = Judge(self.trainer.train, self.trainer.validation, self.trainer.world)
         return run_iterations(self.trainer, name, method, judge, self.classes)

@@ -1,4 +1,6 @@
-"""How the rates rise and fall over an iteration."""
+"""How the rates rise and fall over an iteration, and what changes from one to the next."""
+
+from dataclasses import replace
 
 from mlnt.config import Settings
 from mlnt.methods.base import Rates
@@ -26,3 +28,13 @@ def rates_at(progress: float, settings: Settings, iteration: int) -> Rates:
         gamma=settings.gamma_early if in_warmup else settings.gamma,
         lam=settings.lam * progress,
     )
+
+
+def led_settings(settings: Settings) -> Settings:
+    """The settings of an iteration whose labels a mentor has filtered.
+
+    What it learns from is the same few labels again and again, and some of the wrong ones are
+    among them: it takes more to keep it from learning those by heart.
+    """
+    decay = settings.led_weight_decay
+    return settings if isinstance(decay, str) else replace(settings, weight_decay=decay)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment
 from mlnt.reproduce.figures import PROGRESS
-from mlnt.reproduce.naming import NAMES, PAPER
+from mlnt.reproduce.naming import NAMES, PAPER, schedule_of
 from mlnt.reproduce.recorded import Group, Recorded, grouped, noise_words
 from mlnt.reproduce.results import Row, Spread
 from mlnt.reproduce.sheet import SHEET
@@ -202,14 +202,16 @@ def _models(row: Row, has_paper: bool) -> tuple[str, ...]:
 
 
 def _commands(group: Group) -> list[str]:
-    """One for each method, as somebody would give it who has the data in a folder."""
-    parts = [part for part in group.schedule.split(",") if part not in ("", PAPER)]
-    # So many settings differ that a digest stands for them.
-    note = "  # and the settings in config.json" if any(map(_is_digest, parts)) else ""
-    changes = [part for part in parts if not _is_digest(part)]
+    """One for each method, as somebody would give it today who has the data in a folder."""
     commands = []
     for method in dict.fromkeys(run.settings.method for run in group.runs):
         runs = group.of(method)
+        # Not the schedule they were recorded under: a preset may have changed since.
+        schedule = schedule_of(group.data, runs[0].settings)
+        parts = [part for part in schedule.split(",") if part not in ("", PAPER)]
+        # So many settings differ that a digest stands for them.
+        note = "  # and the settings in config.json" if any(map(_is_digest, parts)) else ""
+        changes = [part for part in parts if not _is_digest(part)]
         if group.experiment:
             commands.append(_reproduce(group, runs, changes) + note)
         else:
