@@ -105,7 +105,7 @@ class TestFilter:
 
 
 def finished(validation: dict[str, float], iteration: int = 1) -> StageResult:
-    results = {name: ModelResult(validation=value) for name, value in validation.items()}
+    results = {name: ModelResult(score=value) for name, value in validation.items()}
     return StageResult(Stage("mlnt", iteration), {}, results, [], 0.0)
 
 
@@ -292,6 +292,27 @@ def test_weight_decay_once_a_mentor_filters(
     decays = {"weight_decay": 0.01, "led_weight_decay": led}
     mlnt.train(blobs(), **quick(method=method, batch_size=32, epochs=1, **decays))
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("validation", "alone", "led"),
+    [
+        ([60, 90, 70, 80, 82, 81, 70], 2, 6),  # by 81 = (80 + 82 + 81) / 3
+        ([60, 80, 80, 80, 80], 2, 5),  # of equal ones the first, the last
+        ([60, 70], 2, 2),
+        ([70, 60], 1, 1),
+    ],
+)
+def test_which_epoch(validation: list[float], alone: int, led: int) -> None:
+    for is_led, expected in ((False, alone), (True, led)):
+        result, model = ModelResult(), nn.Linear(1, 1)
+        for epoch, percent in enumerate(validation, start=1):
+            nn.init.constant_(model.bias, epoch)
+            result.note(epoch, {"validation": percent, "test": percent / 2}, model, is_led)
+        assert result.best_epoch == result.state["bias"].item() == expected
+        assert result.validation == validation[expected - 1]
+        found = (result.best, result.last, result.peak)
+        assert found == (result.validation / 2, validation[-1] / 2, max(validation) / 2)
 
 
 def test_of_epochs_that_validate_alike_the_first_or_where_a_mentor_leads_the_last() -> None:

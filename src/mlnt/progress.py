@@ -4,9 +4,12 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from torch import Tensor, nn
+
+EPOCHS_TOGETHER = 3
 
 State = dict[str, Tensor]
 
@@ -20,6 +23,8 @@ class ModelResult:
     best: float | None = None  # test accuracy at the best epoch by validation
     last: float | None = None  # test accuracy after the last epoch
     peak: float | None = None  # highest test accuracy of any epoch: for curves, never for choice
+    recent: list[float] = field(default_factory=list)  # validation of the epochs that count now
+    score: float = -math.inf  # their mean at the best epoch, by which it was chosen
     state: State = field(default_factory=dict)
 
     def note(
@@ -28,11 +33,16 @@ class ModelResult:
         """An epoch's validation and test accuracy; keeps the weights of the best epoch.
 
         Of epochs that validate alike, as few samples often make them, the first: later ones have
-        learnt more of the noise. Where a mentor has filtered it out, the last.
+        learnt more of the noise. Where a mentor has filtered it out, an epoch's neighbours are
+        much like it: it counts together with the two before it, against chance, and of equal ones
+        it is the last.
         """
         validation, test = figures["validation"], figures.get("test")
-        if validation > self.validation or (is_led and validation == self.validation):
+        self.recent = [*self.recent, validation][-(EPOCHS_TOGETHER if is_led else 1) :]
+        score = round(fmean(self.recent), 9)  # equal where only the order of summing differs
+        if score > self.score or (is_led and score == self.score):
             self.best_epoch, self.validation, self.best = epoch, validation, test
+            self.score = score
             self.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
         self.last = test
         self.peak = test if test is None else max(test, self.peak or 0.0)
