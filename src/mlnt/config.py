@@ -133,7 +133,11 @@ class Settings:
         high=1,
     )
     led_weight_decay: float | str = setting(
-        "same", "weight decay once a mentor filters", group="Mentor", low=0, words=("same",)
+        "same",
+        "weight decay where a mentor has filtered the labels; same: as elsewhere",
+        group="Mentor",
+        low=0,
+        words=("same",),
     )
     keep_per_class: float = setting(
         0.05,

@@ -95,6 +95,7 @@ class Recipe:
         return replace(led, stages=first.stages + led.stages)
 
     def _settings(self, mentor: nn.Module | None) -> Settings:
+        """Of an iteration that this mentor leads, or nobody."""
         return self.trainer.settings if mentor is None else led_settings(self.trainer.settings)
 
     def mean_teacher(self) -> Led:
