@@ -186,6 +186,16 @@ class TestWhole:
         assert issues.noise_rate < 0.005
         assert int(issues.flagged.sum()) <= 3
 
+    @pytest.mark.parametrize("count", [1, 3, 5])
+    def test_a_few_right_labels_held_out_prove_nothing(self, count: int) -> None:
+        true_N = torch.arange(300) % 3
+        labels_N = torch.where(torch.arange(300) < 60, (true_N + 1) % 3, true_N)  # 20 % wrong
+        probabilities_NC = 0.97 * torch.eye(3)[true_N] + 0.01
+        found = judge(labels_N, probabilities_NC, held_out_N=torch.arange(300) >= 300 - count)
+        assert found.noise_rate == pytest.approx(0.2, abs=0.02)
+        assert found.noise_interval[0] < 0.2 < found.noise_interval[1]
+        assert (found.wrong > 0.5).nonzero().squeeze(1).tolist() == list(range(60))
+
     def test_few_labels_are_ranked_by_the_model_alone(self) -> None:
         probabilities = [[0.9, 0.1, 0.0], [0.9, 0.1, 0.0], [0.4, 0.35, 0.25]]
         issues = mlnt.find_label_issues([0, 1, 0], torch.tensor(probabilities))

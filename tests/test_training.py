@@ -16,7 +16,7 @@ from mlnt.evaluation import accuracy, found_errors, memorised_noise
 from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
 from mlnt.methods import MLNT, CrossEntropy, Method, Rates
 from mlnt.models import SmallConv
-from mlnt.progress import ModelResult
+from mlnt.progress import ModelResult, Progress
 from mlnt.runs import RunFolder
 from mlnt.training import Stage, StageResult, Trainer, rates_at
 
@@ -299,8 +299,9 @@ def test_weight_decay_once_a_mentor_filters(
     [
         ([60, 90, 70, 80, 82, 81, 70], 2, 6),  # by 81 = (80 + 82 + 81) / 3
         ([60, 80, 80, 80, 80], 2, 5),  # of equal ones the first, the last
+        ([90, 60, 50, 40], 1, 3),  # one epoch does not count alone, nor two
         ([60, 70], 2, 2),
-        ([70, 60], 1, 1),
+        ([70, 60], 1, 2),
     ],
 )
 def test_which_epoch(validation: list[float], alone: int, led: int) -> None:
@@ -313,6 +314,19 @@ def test_which_epoch(validation: list[float], alone: int, led: int) -> None:
         assert result.validation == validation[expected - 1]
         found = (result.best, result.last, result.peak)
         assert found == (result.validation / 2, validation[-1] / 2, max(validation) / 2)
+
+
+def test_checkpoints_from_before_epochs_counted_together() -> None:
+    result = ModelResult(best_epoch=2, validation=80.0, recent=[70.0, 80.0, 75.0], score=75.0)
+    history = [{"teacher": {"validation": value}} for value in (60.0, 70.0, 80.0, 75.0)]
+    state = Progress({"teacher": result}, history).state()
+    taken_up = Progress({})
+    taken_up.load_state(state)
+    assert taken_up.results["teacher"] == result
+    del state["results"]["teacher"]["recent"], state["results"]["teacher"]["score"]
+    taken_up.load_state(state)
+    assert taken_up.results["teacher"].recent == [70.0, 80.0, 75.0]
+    assert taken_up.results["teacher"].score == 80.0
 
 
 def test_of_epochs_that_validate_alike_the_first_or_where_a_mentor_leads_the_last() -> None:

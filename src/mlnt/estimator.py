@@ -54,7 +54,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
                         cleanlab gives them ranked, for `y[clf.label_issues_]`; what `predict`
                         says of these samples is the suggestion
         noise_rate_     the share of wrong labels to be expected
-        noise_interval_ two standard errors around it
+        noise_interval_ from all doubt taken for hard samples to all doubt taken for wrong labels
         history_        a dictionary per epoch: losses, validation accuracies, rates
         model_          the network, and encoder_, what turns samples into its inputs
         n_features_in_  of images: the numbers in one; of texts: none

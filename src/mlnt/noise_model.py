@@ -98,7 +98,7 @@ def judge(
     posterior_NC, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
     lean = doubt_is_noise(mixture_NC, _wrong(posterior_NC, labels_N), held_out_N, middle)
     rate = middle + abs(2 * lean - 1) * ((high if lean > 0.5 else low) - middle)
-    chance = 2 * math.sqrt(rate * (1 - rate) / max(1, len(labels_N)))
+    chance = 2 * math.sqrt(_variance(rate, len(labels_N)))
 
     rather_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N), RANKING_STEPS)
     posterior_NC, _ = _posterior(rather_NC, labels_N, SOFT)
@@ -224,9 +224,16 @@ def noise_rate(
     if not held_out_N.any():
         return by_all
     by_held_out = rate_of(held_out_N)
-    noise = 4 * by_held_out * (1 - by_held_out) / int(held_out_N.sum())
+    noise = 4 * _variance(by_held_out, int(held_out_N.sum()))
     difference = by_all - by_held_out
     return by_held_out + difference * noise / max(difference**2, noise, TINY)
+
+
+def _variance(share: float, count: int) -> float:
+    """Of a share that was found among so many, as if one more had had it and one had not: a few
+    that are all right do not prove that all are."""
+    share = (share * count + 1) / (count + 2)
+    return share * (1 - share) / max(1, count)
 
 
 def doubt_is_noise(mixture_NC: Tensor, wrong_N: Tensor, held_out_N: Tensor, rate: float) -> float:

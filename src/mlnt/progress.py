@@ -38,9 +38,11 @@ class ModelResult:
         it is the last.
         """
         validation, test = figures["validation"], figures.get("test")
-        self.recent = [*self.recent, validation][-(EPOCHS_TOGETHER if is_led else 1) :]
+        together = EPOCHS_TOGETHER if is_led else 1
+        is_early = len(self.recent) < together  # a mean of fewer is no match for one of all
+        self.recent = [*self.recent, validation][-together:]
         score = round(fmean(self.recent), 9)  # equal where only the order of summing differs
-        if score > self.score or (is_led and score == self.score):
+        if is_early or score > self.score or (is_led and score == self.score):
             self.best_epoch, self.validation, self.best = epoch, validation, test
             self.score = score
             self.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
@@ -61,7 +63,12 @@ class Progress:
         return {**vars(self), "results": {name: vars(r) for name, r in self.results.items()}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        results = {name: ModelResult(**fields) for name, fields in state["results"].items()}
+        results = {}
+        for name, fields in state["results"].items():
+            # Checkpoints from before epochs counted together: the best one was chosen alone.
+            latest = [row[name]["validation"] for row in state["history"][-EPOCHS_TOGETHER:]]
+            earlier = {"recent": latest, "score": fields["validation"]}
+            results[name] = ModelResult(**{**earlier, **fields})
         vars(self).update({**state, "results": results})
 
 
