@@ -92,7 +92,7 @@ def test_models_that_do_not_fit(model: object, message: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ((ROWS, [None] * 60), r"label 0 is missing"),
+        ((ROWS, [None] * 60), r"label at index 0 is missing"),
         ((ROWS, np.linspace(0, 1, 60)), "look like measurements"),
         ((ROWS, np.full(60, 1e300)), "look like measurements"),
         (([[1.0], [1.0, 2.0]], [0, 1]), "cannot be made an array"),

@@ -114,12 +114,25 @@ def test_a_table_from_csv_to_predictions(
     said = capsys.readouterr().out
     assert "run folder" in said
     assert "look" in said
+    chosen = json.loads((tmp_path / "run" / "summary.json").read_text())["chosen"]
+    name = f"mlnt {chosen['model']}, iteration {chosen['iteration']}"
+    assert f"the best by validation: {name}\n" in said
     (tmp_path / "new.csv").write_text("a,b\n3,4\n3,0\n")
     assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "index,predicted,p(no),p(yes)"
+    predicted = capsys.readouterr().out
+    assert predicted.splitlines()[0] == "index,predicted,p(no),p(yes)"
     (tmp_path / "other.csv").write_text("a,c\n3,4\n")
     assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "other.csv")]) == 2
     assert "columns must be those of the training data (a, b), got a, c" in capsys.readouterr().err
+    # By their names, whatever their order and whatever stands beside them.
+    (tmp_path / "new.csv").write_text("b,id,a,label\n4,7,3,yes\n0,8,3,no\n")
+    assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
+    again = capsys.readouterr()
+    assert again.out == predicted
+    assert "agrees with the labels" in again.err
+    (tmp_path / "new.csv").write_text("a,b,label\n3,4,yes\n3,0,perhaps\n")
+    assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
+    assert "'perhaps' is no class of this run" in capsys.readouterr().err
 
 
 def test_hostile_texts_stay_texts(tmp_path: Path) -> None:

@@ -40,6 +40,23 @@ class TestDigits:
         assert inputs.mean().item() == pytest.approx(0, abs=1e-5)
         assert inputs.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
+    @pytest.mark.parametrize(
+        ("of_each", "held_out"), [([5] * 100, 50), ([5, 5], 1), ([4] * 3, 1), ([1, 1, 4, 4], 1)]
+    )
+    def test_hold_out_of_many_small_classes(self, of_each: list[int], held_out: int) -> None:
+        labels = [number for number, count in enumerate(of_each) for _ in range(count)]
+        data = mlnt.open_dataset((np.ones((len(labels), 2)), labels))
+        held = hold_out(data, 0.1, torch.Generator().manual_seed(0))
+        assert held.validation is not None
+        assert len(held.validation) == held_out
+        assert held.train.labels.unique().tolist() == list(range(len(of_each)))
+        assert held.validation.labels.bincount().max() == 1
+
+    def test_too_few_to_hold_out(self) -> None:
+        data = mlnt.open_dataset((np.ones((200, 2)), list(range(200))))
+        with pytest.raises(mlnt.InputError, match=r"200 classes are too few .* measurements"):
+            hold_out(data, 0.1, torch.Generator())
+
     def test_hold_out_takes_a_share_of_each_class_once(self) -> None:
         whole = mlnt.open_dataset("digits")
         held = hold_out(whole, 0.1, torch.Generator().manual_seed(0))
@@ -106,7 +123,10 @@ class TestTables:
         [
             ("a,label\n1,x\n", "one class only"),
             ("a,label\n1,x\n2,x\n", r"one class only \('x'\)"),
-            ("a,label\n1,x\n,y\n", "1 of 2 samples hold NaN or infinite values .first: row 1, 'a'"),
+            (
+                "a,label\n1,x\n,y\n",
+                "1 of 2 samples hold NaN or infinite values .first: index 1, 'a'",
+            ),
             ("a,label\n1,x\ninf,y\n", "NaN or infinite"),
             ("a,label\n1,x\n2,\n", "row 2 has no label"),
             ("a,label\n1,x\n2\n", "row 2 has 1 cells, the header has 2"),
@@ -163,7 +183,7 @@ class TestArrays:
         [
             ((np.eye(3), [0, 1]), "3 samples but 2 labels"),
             ((np.array([[np.nan, 1], [0, 1]]), [0, 1]), "NaN or infinite"),
-            ((np.eye(2), [0, np.nan]), "label 1 is nan"),
+            ((np.eye(2), [0, np.nan]), "at index 1 there is nan"),
             ((np.zeros(3), [0, 1, 0]), "got shape"),
             ((np.array([[object()]]), [0]), "numbers or texts"),
             ((np.zeros((0, 2)), []), "no samples"),
@@ -174,8 +194,39 @@ class TestArrays:
         with pytest.raises(mlnt.InputError, match=message):
             mlnt.open_dataset(data)
 
+    def test_texts_in_a_column(self) -> None:
+        pandas = pytest.importorskip("pandas")
+        texts, labels = ["good day", "bad day"] * 20, ["+", "-"] * 20
+        column = pandas.Series(texts)
+        for held in (column, column.to_frame(), np.array(texts, dtype=object)):
+            assert mlnt.open_dataset((held, labels)).train.texts == texts
+        with pytest.raises(mlnt.InputError, match="at index 3 there is None"):
+            mlnt.open_dataset(([*texts[:3], None, *texts[4:]], labels))
+
+    def test_columns_of_a_data_frame_are_found_by_name(self) -> None:
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({"a": range(20), "b": [1.0, 5.0] * 10})
+        labels = ["x", "y"] * 10
+        turned = frame[["b", "a"]].assign(c=0.0)
+        data = mlnt.open_dataset((frame, labels), test=(turned, labels))
+        assert data.encoder.columns == ("a", "b")
+        assert data.test is not None
+        assert torch.equal(data.test.inputs, data.train.inputs)
+        with pytest.raises(mlnt.InputError, match=r"\(a, b\), got a, c"):
+            mlnt.open_dataset((frame, labels), test=(turned[["a", "c"]], labels))
+        unnamed = mlnt.open_dataset((frame.to_numpy(), labels), test=(frame, labels))
+        assert unnamed.test is not None, "numbers without names have their order"
+
 
 class TestLabels:
+    def test_missing_ones(self, tmp_path: Path) -> None:
+        samples = write(tmp_path / "s.csv", "a\n1\n2\n3\n")
+        gap = write(tmp_path / "gap.csv", "label\nx\n \ny\n")
+        with pytest.raises(mlnt.InputError, match="row 2 has no label"):
+            mlnt.open_dataset(samples, labels=gap)
+        with pytest.raises(mlnt.InputError, match="label at index 1 is missing"):
+            mlnt.open_dataset((np.eye(3), ["x", "", "y"]))
+
     def test_from_a_sequence_and_an_npz(self, tmp_path: Path) -> None:
         size = len(mlnt.open_dataset("digits").train)
         other = np.arange(size) % 10
@@ -190,7 +241,7 @@ class TestLabels:
 
     def test_out_of_range_or_too_few(self) -> None:
         size = len(mlnt.open_dataset("digits").train)
-        with pytest.raises(mlnt.InputError, match=r"label '12' \(row 3\) is not a class"):
+        with pytest.raises(mlnt.InputError, match=r"label '12' \(at index 3\) is not a class"):
             mlnt.open_dataset("digits", labels=[0, 1, 2, 12] + [0] * (size - 4))
         with pytest.raises(mlnt.InputError, match=f"2 labels for {size} training samples"):
             mlnt.open_dataset("digits", labels=[0, 1])

@@ -195,7 +195,7 @@ def test_texts() -> None:
     )
     with pytest.raises(InputError, match="fit had text data, X is table data"):
         found.predict(np.zeros((3, 4)))
-    with pytest.raises(InputError, match="text 1 is None"):
+    with pytest.raises(InputError, match="at index 1 there is None"):
         found.predict(["soup", None])
     # A later fit leaves nothing of an earlier one behind.
     found.fit(np.c_[np.arange(120.0), np.ones(120)], labels)

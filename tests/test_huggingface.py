@@ -212,7 +212,7 @@ class TestTables:
     def test_a_missing_number_is_an_error_of_its_own(self, tmp_path: Path) -> None:
         values = {"a": [1, None, 3, 4], "label": ["x", "y", "x", "y"]}
         path = save(datasets.Dataset.from_dict(values), tmp_path / "saved")
-        with pytest.raises(mlnt.InputError, match="row 1, 'a'"):
+        with pytest.raises(mlnt.InputError, match="index 1, 'a'"):
             mlnt.open_dataset(path)
 
     def test_other_columns_are_refused(self, tmp_path: Path) -> None:

@@ -256,6 +256,26 @@ class TestNoiseTolerance:
         tolerance = mlnt.NoiseTolerance(case.module, sets=2, generator=generator, **options)
         return tolerance, case.inputs, torch.randint(CLASSES, (7,))
 
+    @pytest.mark.parametrize(
+        ("model", "options", "message"),
+        [
+            (nn.Linear(3, CLASSES), {"sets": 2.5}, "sets must be a whole number, got 2.5"),
+            (nn.Linear(3, CLASSES), {"mentor": nn.Linear(3, CLASSES + 1)}, "the mentor tells"),
+            (nn.Linear(3, CLASSES).requires_grad_(False), {}, "all its parameters are frozen"),
+            (nn.GRU(3, CLASSES), {}, r"must give logits \[B, C\], it gave tuple"),
+        ],
+    )
+    def test_what_it_cannot_work_with(self, model: nn.Module, options: dict, message: str) -> None:
+        with pytest.raises(mlnt.InputError, match=message):
+            mlnt.NoiseTolerance(model, **options).meta_update(
+                torch.ones(7, 3), torch.zeros(7).long()
+            )
+
+    def test_rates_of_parameters_that_are_not_there(self) -> None:
+        tolerance, inputs, labels = self.make()
+        with pytest.raises(mlnt.InputError, match="the model has no parameter 'nobody'"):
+            tolerance.meta_update(inputs, labels, eta={"nobody": 0.1})
+
     def test_meta_update_is_plain_gradient_descent(self) -> None:
         tolerance, inputs, labels = self.make()
         features = torch.randn(7, 3)

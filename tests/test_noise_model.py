@@ -233,8 +233,23 @@ class TestWhole:
         ({"features": np.full((2, 2), np.nan)}, "finite features"),
         ({"features": np.zeros(2)}, "finite features"),
         ({"held_out": [True]}, "held_out of 2 samples, got 1"),
+        ({"held_out": [[True], [False]]}, r"held_out \[N\]"),
     ],
 )
 def test_nonsense_beside_the_probabilities(more: dict, message: str) -> None:
     with pytest.raises(mlnt.InputError, match=message):
         mlnt.find_label_issues([0, 1], [[0.5, 0.5]] * 2, **more)
+
+
+def test_arrays_of_any_make() -> None:
+    labels, probabilities = np.array([0, 1, 1, 0]), np.array([[0.9, 0.1], [0.2, 0.8]] * 2)
+    usual = mlnt.find_label_issues(labels, probabilities)
+    turned = mlnt.find_label_issues(labels[::-1][::-1], probabilities[::-1][::-1])
+    assert torch.equal(turned.score, usual.score)
+    for kind, other in ((">i8", ">f8"), (object, object), ("u1", np.longdouble)):
+        found = mlnt.find_label_issues(labels.astype(kind), probabilities.astype(other))
+        assert torch.equal(found.score, usual.score)
+    with pytest.raises(mlnt.InputError, match="of 2 or more classes"):
+        mlnt.find_label_issues([0, 0], [[1.0], [1.0]])
+    with pytest.raises(mlnt.InputError, match="must be class numbers"):
+        mlnt.find_label_issues([0.5, 1.5], [[0.5, 0.5]] * 2)

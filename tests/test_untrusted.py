@@ -192,7 +192,7 @@ def test_texts_too_long_for_a_cell_are_cut_where_they_are_written(tmp_path: Path
 
 
 def test_half_characters_in_arrays(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="label 0 is no text in Unicode"):
+    with pytest.raises(InputError, match="label at index 0 is no text in Unicode"):
         mlnt.open_dataset((ROWS, ["\ud800", "x", "y"] * 20))
     texts = ["good day \ud800", "bad night"] * 30
     mlnt.train((texts, LABELS[:60] % 2), out=tmp_path / "run", **QUICK)

@@ -25,7 +25,7 @@ from mlnt.journal import MACHINE, going_on
 from mlnt.label_issues import read_label_issues
 from mlnt.launcher import job, restarted
 from mlnt.report import write_report
-from mlnt.runs import CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
+from mlnt.runs import CURVES, FAULTS, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import (
     PlainConsole,
     TerminalProgress,
@@ -34,6 +34,7 @@ from mlnt.terminal import (
     result_table,
 )
 from mlnt.texts import harmless, one_line, visible
+from mlnt.training import model_name
 
 app = typer.Typer(
     help="Train classifiers on data whose labels are partly wrong, and find the wrong labels.",
@@ -140,6 +141,9 @@ def train(
 
 def _show_result(summary: dict[str, Any], folder: Path) -> None:
     console.print(result_table(summary))
+    chosen = summary["chosen"]
+    name = model_name(chosen["method"], chosen["model"], chosen["iteration"])
+    console.print(f"the best by validation: {name}", soft_wrap=True)
     found = summary.get("found_errors", {})
     if found.get("auroc") is not None:
         console.print(
@@ -150,6 +154,8 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
         f"({summary['checkpoints']['percent']:.1f} % for checkpoints)",
         soft_wrap=True,
     )
+    if unreadable := summary.get("unreadable_pictures"):
+        console.print(f"{unreadable:,} pictures could not be read: see {FAULTS}", soft_wrap=True)
     console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)
 
 
@@ -205,6 +211,10 @@ def predict(
         errors.print(one_line(f"not read: {path} ({reason})"), soft_wrap=True)
     if result.accuracy is not None:
         errors.print(f"agrees with the labels of the data: {result.accuracy:.2f} %", soft_wrap=True)
+    if result.unknown:
+        name = visible(one_line(result.unknown[0]))
+        words = f"not compared with the labels of the data: {name!r} is no class of this run"
+        errors.print(words, soft_wrap=True)
 
 
 def _shown_cell(text: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mlnt.api import train
 from mlnt.config import Settings, fields_by_name
 from mlnt.data.dataset import Dataset
-from mlnt.data.label_files import as_array
+from mlnt.data.label_files import as_array, as_texts
 from mlnt.data.prepare import hold_out
 from mlnt.data.sources import open_dataset
 from mlnt.defaults import choose_settings
@@ -192,7 +192,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
     def _samples(self, X: Any, first: bool) -> Any:
         """Rows, images or texts, checked as scikit-learn does; the `first` set what may follow."""
         X = as_array(X, "X") if isinstance(X, Tensor) else X
-        axes, texts = _axes(X), _texts(X)
+        axes, texts = _axes(X), as_texts(X, "X")
         kind = "text" if texts is not None else "image" if axes in (3, 4) else "table"
         if not first and kind != self.encoder_.kind:
             raise InputError(f"fit had {self.encoder_.kind} data, X is {kind} data")
@@ -232,21 +232,6 @@ MLNTClassifier.__doc__ = f"{MLNTClassifier.__doc__}".rstrip() + "".join(
 
 def _axes(X: Any) -> int:
     return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
-
-
-def _texts(X: Any) -> list[str] | None:
-    """The texts in a list, an array or a column; None where X is something else."""
-    if hasattr(X, "iloc") and X.ndim == 2 and X.shape[1] == 1:
-        X = X.iloc[:, 0]  # a data frame of one column
-    if _axes(X) != 1:
-        return None
-    texts = list(X)
-    if not any(isinstance(text, str) for text in texts):
-        return None
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"X must be texts or numbers; text {row} is {text!r}")
-    return texts
 
 
 def _check_columns(X: Any) -> None:

@@ -81,6 +81,8 @@ def find_label_issues(
     for name, values in (("features", features_ND), ("held_out", held_out_N)):
         if values is not None and len(values) != len(labels_N):
             raise InputError(f"need {name} of {len(labels_N)} samples, got {len(values)}")
+    if held_out_N is not None and held_out_N.ndim != 1:
+        raise InputError(f"need held_out [N], got {tuple(held_out_N.shape)}")
     if features_ND is not None and not (features_ND.ndim == 2 and features_ND.isfinite().all()):
         raise InputError(f"need finite features [N, D], got {tuple(features_ND.shape)}")
     return rank_labels(labels_N, judge(labels_N, probabilities_NC, features_ND, held_out_N))
@@ -124,8 +126,10 @@ def _checked(labels: Any, probabilities: Any) -> tuple[Tensor, Tensor]:
             f"{tuple(probabilities_NC.shape)}"
         )
     classes = probabilities_NC.shape[1]
-    if labels_N.is_floating_point() or classes < 2:
-        raise InputError(f"labels must be class numbers of 2 or more classes, got {labels_N.dtype}")
+    if classes < 2:
+        raise InputError("need the probabilities of 2 or more classes, got those of one")
+    if labels_N.is_floating_point():
+        raise InputError(f"labels must be class numbers, got {labels_N.dtype}")
     labels_N = labels_N.long()
     if len(labels_N) and not 0 <= int(labels_N.min()) <= int(labels_N.max()) < classes:
         raise InputError(f"labels must lie in [0, {classes - 1}], as probabilities have columns")
@@ -196,7 +200,12 @@ def _as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu()
     try:
-        return torch.as_tensor(np.asarray(values))
+        array = np.asarray(values)
+        if array.dtype == object:
+            array = np.array(array.tolist())
+        # A copy that torch takes: in one piece, in this machine's byte order, of its types.
+        kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+        return torch.from_numpy(np.array(array, dtype=kind, order="C"))
     except (TypeError, ValueError):  # texts, or rows of different lengths
         got = " ".join(reprlib.repr(values).split())  # an array takes several lines
         raise InputError(f"{name} must be {wanted}, got {got}") from None

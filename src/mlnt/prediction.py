@@ -14,7 +14,7 @@ from mlnt.data.encoding import Encoder, TextEncoder, encoder_from_json
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.picture_sets import has_pictures, pictures_to_predict
 from mlnt.data.pictures import printable
-from mlnt.data.sources import Source, check_fits, read
+from mlnt.data.sources import Source, fitting, read
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
@@ -27,9 +27,10 @@ class Prediction:
     classes: tuple[str, ...]
     predicted: list[str]
     probabilities: Tensor  # [N, C]
-    accuracy: float | None  # percent, where the data has labels
+    accuracy: float | None  # percent, where the data has labels, all of them classes of the run
     samples: list[str] | None = None  # of pictures: their paths
     faults: Mapping[str, str] = field(default_factory=dict)  # pictures not read: path and reason
+    unknown: tuple[str, ...] = ()  # labels of the data that are no class of the run, each once
 
 
 def predict(
@@ -54,6 +55,7 @@ def predict(
             raise ValueError("the names of columns must be texts")
     labels: Tensor | None = None
     samples: list[str] | None = None
+    unknown: tuple[str, ...] = ()
     inputs: Tensor | ImageFiles
     if isinstance(data, str | Path) and has_pictures(data, label_column):
         split = pictures_to_predict(Path(data), encoder, classes, label_column)
@@ -62,9 +64,10 @@ def predict(
         labels = None if bool((split.labels < 0).any()) else split.labels
     else:
         raw = read(data, label_column, text_column, features=getattr(encoder, "columns", ("",)))
-        check_fits(raw, encoder, "this")
+        raw = fitting(raw, encoder, "this")
         inputs = encoder.encode(raw.samples)
-        if raw.labels is not None and set(raw.labels) <= set(classes):
+        unknown = tuple(name for name in dict.fromkeys(raw.labels or ()) if name not in classes)
+        if raw.labels is not None and not unknown:
             labels = torch.tensor([classes.index(name) for name in raw.labels])
     probabilities_NC = predict_probabilities(model.to(pick_device(device)), inputs).cpu()
     counted = readable(inputs)
@@ -77,7 +80,7 @@ def predict(
         faults = dict(inputs.faults.found)
         for index in inputs.unreadable():  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
-    return Prediction(classes, predicted, probabilities_NC, correct, samples, faults)
+    return Prediction(classes, predicted, probabilities_NC, correct, samples, faults, unknown)
 
 
 def load_model(run: RunFolder, name: str = "best") -> tuple[Encoder, tuple[str, ...], nn.Module]:

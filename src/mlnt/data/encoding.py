@@ -68,7 +68,7 @@ class TableEncoder:
     @classmethod
     def fit(cls, rows: np.ndarray, columns: Sequence[str] = ()) -> "TableEncoder":
         rows = np.asarray(rows, dtype=np.float64)
-        names = tuple(columns) or tuple(f"column {i}" for i in range(rows.shape[1]))
+        names = tuple(columns) or unnamed(rows.shape[1])
         if rows.shape[1] == 0:
             raise InputError("the features have no columns; nothing to learn from")
         check_finite(torch.as_tensor(rows), "features", names)
@@ -192,6 +192,11 @@ def _check_numbers(values: Any, count: int, what: str) -> None:
         raise ValueError(f"{what} must hold finite numbers")
 
 
+def unnamed(columns: int) -> tuple[str, ...]:
+    """What columns are called that came without names."""
+    return tuple(f"column {i}" for i in range(columns))
+
+
 def check_finite(values: Tensor, what: str, columns: Sequence[str] = ()) -> None:
     """Raise InputError that names the first NaN or infinite value."""
     bad = ~torch.isfinite(values)
@@ -199,7 +204,7 @@ def check_finite(values: Tensor, what: str, columns: Sequence[str] = ()) -> None
         return
     rows_with = bad.flatten(1).any(dim=1)
     first = bad.nonzero()[0].tolist()
-    where = f"row {first[0]}"
+    where = f"index {first[0]}"
     if columns:
         where += f", {columns[first[1]]!r}"
     raise InputError(

@@ -83,7 +83,7 @@ def label_names(labels: Any) -> list[str]:
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             row = int((~np.isfinite(array)).argmax())
-            raise InputError(f"labels must be finite, label {row} is {array[row]}")
+            raise InputError(f"labels must be finite, at index {row} there is {array[row]}")
         if (array != np.floor(array)).any() or (np.abs(array) > 2**53).any():
             raise InputError("labels must be names or whole numbers; these look like measurements")
         array = array.astype(np.int64)
@@ -92,9 +92,9 @@ def label_names(labels: Any) -> list[str]:
     except (ValueError, SystemError) as error:  # a damaged file: bytes that are no characters
         raise InputError(f"labels cannot be read: {error}") from None
     for row, name in enumerate(names):
-        if name is None or name != name:
-            raise InputError(f"label {row} is missing ({name})")
-    return [check_name(str(name), f"label {row}") for row, name in enumerate(names)]
+        if name is None or name != name or name == "":
+            raise InputError(f"the label at index {row} is missing ({name!r})")
+    return [check_name(str(name), f"the label at index {row}") for row, name in enumerate(names)]
 
 
 def check_name(name: str, what: str) -> str:
@@ -106,6 +106,21 @@ def check_name(name: str, what: str) -> str:
     if "\0" in name:
         raise InputError(f"{what} holds a NUL ({name[:80]!a}); rename it")
     return name
+
+
+def as_texts(values: Any, what: str) -> list[str] | None:
+    """The texts in a list, an array or a column; None where they are something else."""
+    if hasattr(values, "iloc") and values.ndim == 2 and values.shape[1] == 1:
+        values = values.iloc[:, 0]  # a data frame of one column
+    if not isinstance(values, list | tuple) and getattr(values, "ndim", 0) != 1:
+        return None
+    texts = list(values)
+    if not any(isinstance(text, str) for text in texts):
+        return None
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"{what} must be texts or numbers; at index {row} there is {text!r}")
+    return texts
 
 
 def as_array(values: Any, what: str) -> np.ndarray:

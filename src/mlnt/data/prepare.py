@@ -1,5 +1,6 @@
 """From a data set as it came to what a run trains on: validation held out, noise injected."""
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,9 +65,11 @@ def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Data
         chosen[members[order[:count]]] = True
     train, held_out = ((~chosen).nonzero().squeeze(1), chosen.nonzero().squeeze(1))
     if len(held_out) == 0 or len(train) == 0:
+        kinds = len(labels_N.unique())
+        hint = "; are the labels measurements?" if 2 * kinds > len(labels_N) else ""
         raise InputError(
-            f"{len(labels_N)} samples are too few to hold out {share:.0%} of them for validation; "
-            "give validation data"
+            f"{len(labels_N)} samples of {kinds} classes are too few to hold out {share:.0%} of "
+            f"them for validation; give validation data, or another validation_share{hint}"
         )
     return replace(
         dataset,
@@ -78,9 +81,18 @@ def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Data
 
 
 def held_out_of_each(dataset: Dataset, share: float) -> list[int]:
-    """How many samples of each class `hold_out` takes."""
-    counts_C = torch.bincount(dataset.train.labels, minlength=len(dataset.classes))
-    return [round(share * count) for count in counts_C.tolist()]
+    """How many samples of each class `hold_out` takes.
+
+    The share of each, rounded. Where that is none of any, as of many small classes, one of every
+    few classes, so many that it is the share of all; never a class's only sample.
+    """
+    counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
+    of_each = [round(share * count) for count in counts]
+    if any(of_each):
+        return of_each
+    several = [count if count > 1 else 0 for count in counts]
+    ends = [round(share * total) for total in itertools.accumulate(several, initial=0)]
+    return [after - before for before, after in itertools.pairwise(ends)]
 
 
 def _corrupt(split: Split, noise: Noise, generator: torch.Generator) -> Split:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mlnt.data.array_files import read_npz
 from mlnt.data.dataset import Dataset, Split
-from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder
+from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
 from mlnt.data.huggingface import (
     RawParts,
     is_saved_dataset,
@@ -26,6 +26,7 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED, Known, Raw, Source, exists, find_known
 from mlnt.data.label_files import (
     as_array,
+    as_texts,
     check_name,
     known_truth,
     label_names,
@@ -144,9 +145,11 @@ def _name_of(source: Source) -> str:
 
 def _from_arrays(samples: Any, labels: Any) -> Raw:
     names = None if labels is None else label_names(labels)
-    if isinstance(samples, list | tuple) and all(isinstance(s, str) for s in samples):
-        kind, samples, count = "text", list(samples), len(samples)
+    columns: tuple[str, ...] = ()
+    if (texts := as_texts(samples, "features")) is not None:
+        kind, samples, count = "text", texts, len(texts)
     else:
+        columns = _names_of_columns(samples)
         samples = as_array(samples, "features")
         if samples.dtype.kind in "US":
             return _from_arrays([str(text) for text in samples.reshape(-1)], labels)
@@ -160,7 +163,13 @@ def _from_arrays(samples: Any, labels: Any) -> Raw:
         kind, count = ("table" if samples.ndim == 2 else "image"), len(samples)
     if names is not None and len(names) != count:
         raise InputError(f"{count} samples but {len(names)} labels; they must be as many")
-    return Raw(kind, samples, names)
+    return Raw(kind, samples, names, columns)
+
+
+def _names_of_columns(samples: Any) -> tuple[str, ...]:
+    """Of a data frame, if they are names."""
+    columns = list(getattr(samples, "columns", ()))
+    return tuple(columns) if all(isinstance(name, str) for name in columns) else ()
 
 
 def _from_known(known: Known) -> Dataset:
@@ -224,8 +233,8 @@ def _numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:
         if name not in number:
             shown = ", ".join(classes[:20]) + (", …" if len(classes) > 20 else "")
             raise InputError(
-                f"{what}: label {name!r} (row {row}) is not a class{did_you_mean(name, classes)} "
-                f"(classes: {shown})"
+                f"{what}: label {name!r} (at index {row}) is not a class"
+                f"{did_you_mean(name, classes)} (classes: {shown})"
             )
     return torch.tensor([number[name] for name in names], dtype=torch.long)
 
@@ -280,7 +289,7 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
 
 
 def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
-    check_fits(raw, dataset.encoder, what)
+    raw = fitting(raw, dataset.encoder, what)
     if raw.labels is None:
         raise InputError(f"{what} data has no labels")
     if len(raw.samples) == 0:
@@ -289,15 +298,22 @@ def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
     return Split(dataset.encoder.encode(raw.samples), labels, texts=raw.texts)
 
 
-def check_fits(raw: Raw, encoder: Encoder, what: str) -> None:
-    """Raise InputError unless data is of the kind and has the columns of the training data."""
+def fitting(raw: Raw, encoder: Encoder, what: str) -> Raw:
+    """The data with the columns of the training data, found by their names; InputError where some
+    are missing, or it is of another kind."""
     if raw.kind != encoder.kind:
         raise InputError(f"{what} data is {raw.kind}, but the training data is {encoder.kind}")
-    if isinstance(encoder, TableEncoder) and raw.columns and raw.columns != encoder.columns:
+    if not isinstance(encoder, TableEncoder) or raw.columns in ((), encoder.columns):
+        return raw
+    if encoder.columns == unnamed(len(raw.columns)):
+        return raw  # they can only go by their order
+    if not set(encoder.columns) <= set(raw.columns) or len(set(raw.columns)) < len(raw.columns):
         raise InputError(
             f"the columns must be those of the training data ({', '.join(encoder.columns)}), "
             f"got {', '.join(raw.columns)}"
         )
+    places = [raw.columns.index(name) for name in encoder.columns]
+    return replace(raw, samples=np.asarray(raw.samples)[:, places], columns=encoder.columns)
 
 
 def check_dataset(dataset: Dataset) -> None:

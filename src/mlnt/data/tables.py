@@ -34,7 +34,7 @@ def read_labels(path: Path, label_column: str | None) -> list[str]:
     label = _find_label(header, label_column, (), path)
     if label is None:
         raise InputError(f"{path} has no column named label (columns: {', '.join(header)})")
-    labels = [row[label].strip() for row in rows]
+    labels = _labels(rows, label, path)
     for name in INDEX_NAMES:
         if name in header and header.index(name) != label:
             return _in_order(labels, [row[header.index(name)] for row in rows], name, path)
@@ -66,7 +66,7 @@ def read_picture_paths(
     if column is None or not rows[0][column].lower().endswith(EXTENSIONS):
         return None
     label = _find_label(header, label_column, (), path)
-    labels = None if label is None else [row[label].strip() for row in rows]
+    labels = None if label is None else _labels(rows, label, path)
     return [row[column].strip() for row in rows], labels
 
 
@@ -83,9 +83,7 @@ def read_table(
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, features, path)
     others = [i for i, name in enumerate(header) if name and i != label]
-    labels = None if label is None else [row[label].strip() for row in rows]
-    if labels is not None and "" in labels:
-        raise InputError(f"{path}: row {labels.index('') + 1} has no label")
+    labels = None if label is None else _labels(rows, label, path)
     if text_column is not None:
         if text_column not in header:
             raise InputError(_unknown(text_column, header, path))
@@ -103,6 +101,14 @@ def read_table(
         raise InputError(f"{path} has no column but the label; nothing to learn from")
     values = np.array([[float(row[i] or "nan") for i in numeric] for row in rows])
     return Table("table", values, labels, tuple(header[i] for i in numeric))
+
+
+def _labels(rows: Sequence[Sequence[str]], label: int, path: Path) -> list[str]:
+    """The labels, of which none may be missing."""
+    labels = [row[label].strip() for row in rows]
+    if "" in labels:
+        raise InputError(f"{path}: row {labels.index('') + 1} has no label")
+    return labels
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:

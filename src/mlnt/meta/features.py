@@ -5,6 +5,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlnt.errors import InputError
+
+
+def forward(model: nn.Module, inputs: Any) -> Tensor:
+    """What the network says, [B, C]; of a tuple of inputs each is an argument."""
+    logits_BC = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    if not isinstance(logits_BC, Tensor) or logits_BC.ndim != 2:
+        got = tuple(logits_BC.shape) if isinstance(logits_BC, Tensor) else type(logits_BC).__name__
+        raise InputError(f"the model must give logits [B, C], it gave {got}")
+    return logits_BC
+
 
 @torch.no_grad()
 def logits_and_features(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
@@ -23,7 +34,7 @@ def logits_and_features(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
         if isinstance(module, nn.Linear)
     ]
     try:
-        logits_BC = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        logits_BC = forward(model, inputs)
     finally:
         for hook in hooks:
             hook.remove()

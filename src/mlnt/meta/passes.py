@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mlnt.distributed import ALL_ALONE, WHOLE, Rows, World
+from mlnt.meta.features import forward
 from mlnt.meta.folded import Parameters, compute_type, folded_network, give_up
 from mlnt.meta.folding import Run
 from mlnt.meta.plain import Gradients
@@ -32,7 +33,7 @@ def logits_of(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
         if run is not None:
             return rows.gather(run[0].logits)
         with synchronised(rows):
-            return rows.gather(_forward(model, own))
+            return rows.gather(forward(model, own))
 
 
 def class_gradient(
@@ -74,7 +75,7 @@ def loss_gradient(
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     full = next(iter(trainable.values())).dtype
     with torch.enable_grad(), synchronised(rows):
-        own = _forward(model, rows.take(inputs))
+        own = forward(model, rows.take(inputs))
     leaf_BC = rows.gather(own.detach()).to(full).requires_grad_()
     with torch.enable_grad(), torch.autocast(leaf_BC.device.type, enabled=False):
         loss, dlogits_BC = loss_at(leaf_BC)
@@ -95,7 +96,7 @@ def _by_autograd(
 ) -> tuple[Tensor, Tensor, Gradients]:
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
-        logits_BC = _forward(model, inputs)
+        logits_BC = forward(model, inputs)
         loss = F.cross_entropy(logits_BC, labels_B)
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
     return loss.detach(), logits_BC.detach(), _laid_out(trainable, found)
@@ -108,10 +109,6 @@ def _laid_out(trainable: dict[str, nn.Parameter], found: tuple[Tensor | None, ..
         for (name, p), g in zip(trainable.items(), found, strict=True)
         if g is not None
     }
-
-
-def _forward(model: nn.Module, inputs: Any) -> Tensor:
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def _fast_run(model: nn.Module, inputs: Any, rows: Rows) -> tuple[Run, Parameters] | None:

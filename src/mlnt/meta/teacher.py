@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.distributed import WHOLE, Rows
+from mlnt.errors import InputError
 from mlnt.meta.passes import logits_of
 
 # Their randomness would only blur the target. (In an RNN and in attention, dropout is an option
@@ -78,7 +79,11 @@ def mixed_target(
     target_BC = teacher_target(teacher, inputs, rows)
     if mentor is None:
         return target_BC
-    return lam * target_BC + (1 - lam) * probabilities(mentor.eval(), inputs, rows)
+    mentor_BC = probabilities(mentor.eval(), inputs, rows)
+    if mentor_BC.shape != target_BC.shape:
+        classes, others = target_BC.shape[1], mentor_BC.shape[1]
+        raise InputError(f"the mentor tells {others} classes apart, the model {classes}")
+    return lam * target_BC + (1 - lam) * mentor_BC
 
 
 def probabilities(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mlnt.config import Settings, check_setting, fields_by_name
+from mlnt.config import Settings, check_setting, convert, fields_by_name
 from mlnt.distributed import ALL_ALONE, Rows, World
+from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import divided_meta_gradient
 from mlnt.meta.features import penultimate
 from mlnt.meta.folded import Target
@@ -60,6 +61,7 @@ class NoiseTolerance:
         self.world: World = ALL_ALONE  # the processes that divide the work
         rules = fields_by_name()
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
+            setattr(self, name, convert(name, getattr(self, name)))
             check_setting(rules[name], getattr(self, name))
 
     def meta_gradient(
@@ -72,6 +74,8 @@ class NoiseTolerance:
     ) -> tuple[Tensor, Gradients]:
         """L_meta on this batch and its gradient, by parameter name; changes only the teacher's
         batch-norm statistics."""
+        if not any(parameter.requires_grad for parameter in self.student.parameters()):
+            raise InputError("the model has nothing to learn: all its parameters are frozen")
         seen = inputs if for_teacher is None else for_teacher
         if features is None:
             features = penultimate(self.teacher, seen)
@@ -129,6 +133,9 @@ class NoiseTolerance:
         parameters = dict(self.student.named_parameters())
         with torch.no_grad():
             if isinstance(eta, Mapping):
+                for name in eta.keys() - parameters.keys():
+                    hint = did_you_mean(name, list(parameters))
+                    raise InputError(f"eta: the model has no parameter {name!r}{hint}")
                 for name, gradient in gradients.items():
                     parameters[name].sub_(eta.get(name, 0.0) * gradient)
             else:
