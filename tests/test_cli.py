@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import mlnt
@@ -133,6 +134,21 @@ def test_a_table_from_csv_to_predictions(
     (tmp_path / "new.csv").write_text("a,b,label\n3,4,yes\n3,0,perhaps\n")
     assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
     assert "'perhaps' is no class of this run" in capsys.readouterr().err
+
+
+def test_pictures_that_could_not_be_read_are_mentioned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(40):
+        name = ("dark", "light")[number % 2]
+        (tmp_path / "d" / name).mkdir(parents=True, exist_ok=True)
+        picture = Image.new("RGB", (16, 16), (250 * (number % 2),) * 3)
+        picture.save(tmp_path / "d" / name / f"{number}.png")
+    (tmp_path / "d" / "dark" / "torn.png").write_bytes(b"no picture")
+    options = [*QUICK, "--image-size", "16", "--batch-size", "16", "--workers", "0", "--out"]
+    arguments = ["train", str(tmp_path / "d"), *options, str(tmp_path / "run")]
+    assert cli.run(arguments) == 0, capsys.readouterr().err
+    assert "\n1 picture could not be read: see faults.csv\n" in capsys.readouterr().out
 
 
 def test_hostile_texts_stay_texts(tmp_path: Path) -> None:

@@ -155,7 +155,9 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
         soft_wrap=True,
     )
     if unreadable := summary.get("unreadable_pictures"):
-        console.print(f"{unreadable:,} pictures could not be read: see {FAULTS}", soft_wrap=True)
+        pictures = "picture" if unreadable == 1 else "pictures"
+        words = f"{unreadable:,} {pictures} could not be read: see {FAULTS}"
+        console.print(words, soft_wrap=True)
     console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)
 
 
