@@ -161,11 +161,11 @@ def choose_stage(stages: Sequence[StageResult], validation_samples: int) -> Stag
     Every iteration had the better mentor; a small or noisy validation set cannot tell close ones
     apart, but it can tell when an iteration went wrong.
     """
-    best = max(stages, key=lambda stage: stage.best.score)
-    share = best.best.score / 100
+    best = max(stages, key=lambda stage: stage.best.validation)
+    share = best.best.validation / 100
     error = 100 * math.sqrt(share * (1 - share) / validation_samples)
     last = stages[-1]
-    return last if last.best.score >= best.best.score - error else best
+    return last if last.best.validation >= best.best.validation - error else best
 
 
 def best_model(result: StageResult) -> nn.Module:

@@ -19,12 +19,11 @@ class ModelResult:
     """What one model (student or teacher) reached in one stage, by validation."""
 
     best_epoch: int = 0
-    validation: float = -math.inf
+    validation: float = -math.inf  # by which it was chosen, see `note`
     best: float | None = None  # test accuracy at the best epoch by validation
     last: float | None = None  # test accuracy after the last epoch
     peak: float | None = None  # highest test accuracy of any epoch: for curves, never for choice
     recent: list[float] = field(default_factory=list)  # validation of the epochs that count now
-    score: float = -math.inf  # their mean at the best epoch, by which it was chosen
     state: State = field(default_factory=dict)
 
     def note(
@@ -37,14 +36,13 @@ class ModelResult:
         much like it: it counts together with the two before it, against chance, and of equal ones
         it is the last.
         """
-        validation, test = figures["validation"], figures.get("test")
+        test = figures.get("test")
         together = EPOCHS_TOGETHER if is_led else 1
         is_early = len(self.recent) < together  # a mean of fewer is no match for one of all
-        self.recent = [*self.recent, validation][-together:]
-        score = round(fmean(self.recent), 9)  # equal where only the order of summing differs
-        if is_early or score > self.score or (is_led and score == self.score):
+        self.recent = [*self.recent, figures["validation"]][-together:]
+        validation = round(fmean(self.recent), 9)  # equal where only the order of summing differs
+        if is_early or validation > self.validation or (is_led and validation == self.validation):
             self.best_epoch, self.validation, self.best = epoch, validation, test
-            self.score = score
             self.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
         self.last = test
         self.peak = test if test is None else max(test, self.peak or 0.0)
@@ -65,10 +63,9 @@ class Progress:
     def load_state(self, state: dict[str, Any]) -> None:
         results = {}
         for name, fields in state["results"].items():
-            # Checkpoints from before epochs counted together: the best one was chosen alone.
+            # Checkpoints from before epochs counted together have no `recent`.
             latest = [row[name]["validation"] for row in state["history"][-EPOCHS_TOGETHER:]]
-            earlier = {"recent": latest, "score": fields["validation"]}
-            results[name] = ModelResult(**{**earlier, **fields})
+            results[name] = ModelResult(**{"recent": latest, **fields})
         vars(self).update({**state, "results": results})
 
 

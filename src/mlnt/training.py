@@ -112,7 +112,7 @@ class StageResult:
     @property
     def best_name(self) -> str:
         """The model that did best by validation; on a tie the later named, the teacher."""
-        return max(reversed(list(self.results)), key=lambda name: self.results[name].score)
+        return max(reversed(list(self.results)), key=lambda name: self.results[name].validation)
 
     @property
     def best(self) -> ModelResult:
