@@ -117,7 +117,7 @@ def test_a_table_from_csv_to_predictions(
     assert "look" in said
     chosen = json.loads((tmp_path / "run" / "summary.json").read_text())["chosen"]
     name = f"mlnt {chosen['model']}, iteration {chosen['iteration']}"
-    assert f"the best by validation: {name}\n" in said
+    assert f"\nchosen: {name}\n" in said
     (tmp_path / "new.csv").write_text("a,b\n3,4\n3,0\n")
     assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
     predicted = capsys.readouterr().out

@@ -29,12 +29,12 @@ from mlnt.runs import CURVES, FAULTS, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import (
     PlainConsole,
     TerminalProgress,
+    chosen_line,
     issues_table,
     noise_line,
     result_table,
 )
 from mlnt.texts import harmless, one_line, visible
-from mlnt.training import model_name
 
 app = typer.Typer(
     help="Train classifiers on data whose labels are partly wrong, and find the wrong labels.",
@@ -141,9 +141,7 @@ def train(
 
 def _show_result(summary: dict[str, Any], folder: Path) -> None:
     console.print(result_table(summary))
-    chosen = summary["chosen"]
-    name = model_name(chosen["method"], chosen["model"], chosen["iteration"])
-    console.print(f"the best by validation: {name}", soft_wrap=True)
+    console.print(chosen_line(summary), soft_wrap=True)
     found = summary.get("found_errors", {})
     if found.get("auroc") is not None:
         console.print(

@@ -196,6 +196,12 @@ def result_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def chosen_line(summary: dict[str, Any]) -> str:
+    """Which model `predict` and `export` take, where colours do not show it."""
+    chosen = summary["chosen"]
+    return f"chosen: {model_name(chosen['method'], chosen['model'], chosen['iteration'])}"
+
+
 def noise_line(summary: dict[str, Any]) -> str:
     """How many labels are wrong as estimated, and how many can be pointed at."""
     issues = summary["label_issues"]

@@ -129,13 +129,13 @@ class NoiseTolerance:
         for_teacher  the same samples as teacher and mentor shall see them, if not as the student:
                      where its images are strongly augmented, weakly
         """
-        loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
         parameters = dict(self.student.named_parameters())
+        if isinstance(eta, Mapping) and (unknown := sorted(eta.keys() - parameters.keys())):
+            hint = did_you_mean(unknown[0], list(parameters))
+            raise InputError(f"eta: the model has no parameter {unknown[0]!r}{hint}")
+        loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
         with torch.no_grad():
             if isinstance(eta, Mapping):
-                for name in eta.keys() - parameters.keys():
-                    hint = did_you_mean(name, list(parameters))
-                    raise InputError(f"eta: the model has no parameter {name!r}{hint}")
                 for name, gradient in gradients.items():
                     parameters[name].sub_(eta.get(name, 0.0) * gradient)
             else:
