@@ -165,8 +165,27 @@ class TestOwnNetwork:
         )
         assert isinstance(training.model, nn.Linear)
         # A run folder may be a stranger's: it must not say what code to run.
+        data = (np.zeros((1, 2)), None)
         with pytest.raises(mlnt.InputError, match="is your own"):
-            mlnt.predict(tmp_path / "run", (np.zeros((1, 2)), None))
+            mlnt.predict(tmp_path / "run", data)
+        found = mlnt.predict(tmp_path / "run", data, model="my_networks:linear")
+        torch.testing.assert_close(found.probabilities, training.predict_probabilities(data[0]))
+
+    def test_given_as_a_module_or_a_function(self, tmp_path: Path) -> None:
+        """Whoever predicts gives it again."""
+        own, data = nn.Linear(2, 3), (np.eye(2), None)
+        training = mlnt.train(rows(60), model=own, epochs=1, iterations=1, out=tmp_path / "run")
+        with pytest.raises(mlnt.InputError, match="give it again with model="):
+            mlnt.predict(tmp_path / "run", data)
+        wanted = training.predict_probabilities(data[0])
+        for model in (own, lambda: nn.Linear(2, 3), "my_networks:linear"):
+            found = mlnt.predict(tmp_path / "run", data, model=model)
+            torch.testing.assert_close(found.probabilities, wanted)
+
+    def test_networks_of_mlnt_need_no_other(self, tmp_path: Path) -> None:
+        mlnt.train(rows(60), epochs=1, iterations=1, out=tmp_path / "run")
+        with pytest.raises(mlnt.InputError, match="has a network of mlnt's, mlp; give no other"):
+            mlnt.predict(tmp_path / "run", (np.eye(2), None), model=nn.Linear(2, 3))
 
     @pytest.mark.parametrize(
         ("name", "message"),

@@ -253,4 +253,8 @@ class TestMistakes:
 
         mlnt.train(rows(), out=tmp_path / "run", model=own, **QUICK)
         with pytest.raises(mlnt.InputError, match="your own network"):
-            export_model(tmp_path / "run", "onnx")
+            export_model(tmp_path / "run", "torch-export")
+        path = export_model(tmp_path / "run", "torch-export", model=own)
+        wanted = mlnt.predict(tmp_path / "run", rows(), model=own).probabilities
+        found = torch.export.load(path).module()(torch.tensor(rows()[0]))
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import mlnt
@@ -239,6 +240,29 @@ class TestWhole:
 def test_nonsense_beside_the_probabilities(more: dict, message: str) -> None:
     with pytest.raises(mlnt.InputError, match=message):
         mlnt.find_label_issues([0, 1], [[0.5, 0.5]] * 2, **more)
+
+
+def test_probabilities_that_are_none() -> None:
+    for scores, total in (
+        ([[0.5, 0.9], [0.5, 0.5]], "index 0 sum to 1.4"),
+        ([[0.5, 0.5], [0, 0]], "index 1 sum to 0"),
+    ):
+        with pytest.raises(mlnt.InputError, match=f"must sum to 1; those at {total}"):
+            mlnt.find_label_issues([0, 1], scores)
+    mlnt.find_label_issues([0, 1], np.array([[0.3333, 0.6667]] * 2, dtype=np.float16))
+
+
+def test_a_model_with_features_may_have_been_trained_on_any_of_the_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth_N = torch.randint(4, (400,), generator=generator)
+    features_ND = F.one_hot(truth_N, 4) + 0.2 * torch.randn(400, 4, generator=generator)
+    labels_N = mlnt.symmetric_noise(truth_N, 0.5, 4, generator)
+    by_heart_NC = 0.9 * F.one_hot(labels_N, 4) + 0.025
+    usual = mlnt.find_label_issues(labels_N, by_heart_NC, features_ND)
+    told = mlnt.find_label_issues(labels_N, by_heart_NC, features_ND, torch.zeros(400))
+    assert torch.equal(usual.score, told.score)
+    wrong_share = float((labels_N != truth_N).double().mean())
+    assert usual.noise_rate == pytest.approx(wrong_share, abs=0.05)
 
 
 def test_arrays_of_any_make() -> None:

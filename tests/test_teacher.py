@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from mlnt.meta.features import logits_and_features, penultimate
 from mlnt.meta.teacher import ema_, make_teacher, mixed_target, teacher_target
@@ -48,14 +49,48 @@ def test_tied_weights_stay_tied_and_are_averaged_once() -> None:
 
 def test_target_follows_batch_statistics_but_not_dropout() -> None:
     torch.manual_seed(0)
-    teacher = make_teacher(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.9)))
+    student = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.9))
+    teacher = make_teacher(student)
     inputs = torch.randn(8, 4)
-    first = teacher_target(teacher, inputs)
-    assert torch.equal(first, teacher_target(teacher, inputs))
+    first = teacher_target(teacher, student, inputs)
+    assert torch.equal(first, teacher_target(teacher, student, inputs))
     assert teacher[1].num_batches_tracked == 2
     batch_mean = teacher[0](inputs).mean(dim=0)
     torch.testing.assert_close(teacher[1].running_mean, batch_mean * (0.1 + 0.9 * 0.1))
     torch.testing.assert_close(first.sum(dim=1), torch.ones(8))
+
+
+class FunctionalDropout(nn.Module):
+    """Dropout that no module tells of, in a network with batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(F.dropout(self.norm(inputs), 0.5, self.training))
+
+
+def test_target_is_free_of_dropout_that_is_a_function() -> None:
+    torch.manual_seed(0)
+    student = FunctionalDropout()
+    teacher, inputs = make_teacher(student), torch.randn(8, 4)
+    first = teacher_target(teacher, student, inputs)
+    assert torch.equal(first, teacher_target(teacher, student, inputs))
+    assert teacher.norm.num_batches_tracked == 2
+
+
+def test_batch_norms_frozen_in_the_student_are_frozen_in_the_teacher() -> None:
+    torch.manual_seed(0)
+    student = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    student[0].eval()
+    teacher, inputs = make_teacher(student), torch.randn(8, 4) + 3
+    teacher_target(teacher, student, inputs)
+    assert torch.equal(teacher[0].running_mean, torch.zeros(4))
+    assert teacher[2].num_batches_tracked == 1
+    # All frozen: of one sample too, and as the student sees it.
+    target = teacher_target(teacher, student.eval(), inputs[:1])
+    torch.testing.assert_close(target, teacher.eval()(inputs[:1]).softmax(dim=1))
 
 
 def test_mixture_by_hand() -> None:
@@ -69,9 +104,9 @@ def test_mixture_by_hand() -> None:
     teacher, mentor = constant([0.9, 0.1]), constant([0.3, 0.7])
     inputs = torch.zeros(3, 1)
     expected = torch.tensor([[0.25 * 0.9 + 0.75 * 0.3, 0.25 * 0.1 + 0.75 * 0.7]]).expand(3, 2)
-    torch.testing.assert_close(mixed_target(teacher, mentor, inputs, 0.25), expected)
+    torch.testing.assert_close(mixed_target(teacher, teacher, mentor, inputs, 0.25), expected)
     torch.testing.assert_close(
-        mixed_target(teacher, None, inputs, 0.25), torch.tensor([[0.9, 0.1]]).expand(3, 2)
+        mixed_target(teacher, teacher, None, inputs, 0.25), torch.tensor([[0.9, 0.1]]).expand(3, 2)
     )
 
 

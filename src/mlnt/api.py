@@ -8,7 +8,7 @@ import hashlib
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,7 @@ from mlnt.gallery import GALLERY, write_gallery
 from mlnt.journal import RunJournal, SharedJournal, begin, going_on
 from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
 from mlnt.launcher import job, restarted
-from mlnt.meta.teacher import copy_model
-from mlnt.models import build_model, check_output, is_imported
+from mlnt.models import OwnModel, build_model, check_output, is_imported, new_of
 from mlnt.origin import commit, machine_name
 from mlnt.recipes import Result, check_method, run_recipe, summarise
 from mlnt.report import write_report
@@ -48,7 +47,7 @@ from mlnt.training import Trainer, Watcher
 __all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
 
 SIZED_PICTURES = 1000  # whose sizes tell one tree of pictures from another of the same names
-ModelSource = str | nn.Module | Callable[[], nn.Module]
+ModelSource = str | OwnModel
 # What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
 SOURCE = {
     "data", "labels", "true_labels", "validation_data", "test_data", "label_column", "text_column",
@@ -290,7 +289,7 @@ def _report_faults_to(run: RunFolder, train_split: Split) -> None:
 
 
 def _new_model(
-    own: nn.Module | Callable[[], nn.Module] | None,
+    own: OwnModel | None,
     settings: Settings,
     dataset: Dataset,
     may_import: bool,
@@ -305,10 +304,7 @@ def _new_model(
             may_import,
             download,
         )
-    model = copy_model(own) if isinstance(own, nn.Module) else own()
-    if not isinstance(model, nn.Module):
-        raise InputError(f"the model must be an nn.Module, got {type(model).__name__}")
-    return model
+    return new_of(own)
 
 
 def _config(

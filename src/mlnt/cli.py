@@ -54,6 +54,10 @@ DATA_HELP = (
 )
 Data = Annotated[str, typer.Argument(help=DATA_HELP)]
 RunPath = Annotated[Path, typer.Argument(help="a run folder")]
+OwnNetwork = Annotated[
+    str | None,
+    typer.Option(help="package.module:function, where the run was trained with your own network"),
+]
 
 
 @app.command()
@@ -186,10 +190,16 @@ def predict(
     label_column: Annotated[str | None, typer.Option(help="column of the labels")] = None,
     text_column: Annotated[str | None, typer.Option(help="column of the texts")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
+    model: OwnNetwork = None,
 ) -> None:
     """Classify DATA with the best model of RUN: a CSV of class and probabilities."""
     result = prediction.predict(
-        run, data, label_column=label_column, text_column=text_column, device=device
+        run,
+        data,
+        label_column=label_column,
+        text_column=text_column,
+        device=device,
+        model=model,
     )
     target = sys.stdout if out is None else new_file(out)
     writer = csv.writer(target)
@@ -227,13 +237,14 @@ def export(
     run: RunPath,
     to: Annotated[str, typer.Option(help=" | ".join(FORMATS))],
     out: Annotated[Path | None, typer.Option(help="file to write [in RUN]")] = None,
+    model: OwnNetwork = None,
 ) -> None:
     """Write the best model of RUN as one file that runs without mlnt.
 
     It takes raw inputs and gives class probabilities; class names and what else it takes to use it
     are inside. Before it appears it is read back and compared with the model of RUN.
     """
-    path = export_model(run, to, out)
+    path = export_model(run, to, out, model)
     console.print(f"{path}  ({path.stat().st_size / 1000:,.0f} kB)", soft_wrap=True)
 
 

@@ -372,6 +372,14 @@ def join() -> World:
 _joined: list[World] = []
 
 
+def replicas_of(model: torch.nn.Module) -> Group:
+    """The processes that DistributedDataParallel gives copies of a model, each its own batches."""
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        return Group()
+    handle = model.process_group
+    return Group(dist.get_rank(handle), dist.get_world_size(handle), handle)
+
+
 def leave() -> None:
     """End the threads that send, which live as long as anybody holds a group.
 

@@ -26,7 +26,7 @@ from mlnt.defaults import choose_settings
 from mlnt.device import pick_device
 from mlnt.errors import InputError
 from mlnt.evaluation import predict_probabilities
-from mlnt.meta.teacher import copy_model
+from mlnt.models import copy_model
 from mlnt.training import Stage, Watcher
 
 # A handful of labels, some of them wrong, cannot tell which epoch is best. Mean test accuracy on

@@ -28,6 +28,7 @@ from mlnt.data.encoding import PAD, UNKNOWN, Encoder, ImageEncoder, TableEncoder
 from mlnt.data.image_files import CROP, IMAGENET_MEAN, SIZE
 from mlnt.errors import InputError, did_you_mean
 from mlnt.evaluation import predict_probabilities
+from mlnt.models import OwnModel
 from mlnt.prediction import load_model
 from mlnt.runs import RunFolder
 
@@ -41,11 +42,17 @@ OPSET = 17  # of ONNX: what most runtimes have understood for years
 Run = Callable[[Tensor], Tensor]  # raw inputs to probabilities
 
 
-def export_model(run_folder: str | Path, to: str, out: str | Path | None = None) -> Path:
+def export_model(
+    run_folder: str | Path,
+    to: str,
+    out: str | Path | None = None,
+    model: OwnModel | str | None = None,
+) -> Path:
     """Write the best model of a run as a file of the format `to`; returns where it lies.
 
-    to   onnx, or torch-export
-    out  the file to write; in the run folder if not given
+    to     onnx, or torch-export
+    out    the file to write; in the run folder if not given
+    model  the network of a run that was trained with one's own, as in `predict`
     """
     if to not in FORMATS:
         raise InputError(
@@ -59,7 +66,7 @@ def export_model(run_folder: str | Path, to: str, out: str | Path | None = None)
         raise InputError(f"cannot write {path}: there is no folder {path.parent}")
     for name in chosen.packages:
         _package(name)
-    encoder, classes, network = load_model(run)
+    encoder, classes, network = load_model(run, model=model)
     batches = CHECKED_BATCHES if math.prod(encoder.shape) <= LARGE else CHECKED_BATCHES[:2]
     samples = [random_inputs(encoder, size, torch.Generator()) for size in batches]
     # As `mlnt predict` computes it, and in the numbers of the run.
@@ -70,13 +77,13 @@ def export_model(run_folder: str | Path, to: str, out: str | Path | None = None)
         for raw in samples
     ]
     # Runtimes compute in float32, whatever the run did.
-    model = Deployable(network.float(), encoder).requires_grad_(False).eval()
+    deployable = Deployable(network.float(), encoder).requires_grad_(False).eval()
     metadata = describe(encoder, classes)
 
     def write_and_check(aside: Path) -> None:
         try:
             with _quiet(), torch.no_grad():
-                chosen.write(model, samples[1], metadata, aside)
+                chosen.write(deployable, samples[1], metadata, aside)
                 exported = chosen.load(aside)
                 found = [exported(raw) for raw in samples]
             _check_equal(found, expected, to)

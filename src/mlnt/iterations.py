@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from mlnt.data.noise import wrong_share
 from mlnt.evaluation import predict_probabilities
 from mlnt.judging import Judge, seen
-from mlnt.meta.teacher import copy_model
 from mlnt.methods import Method
+from mlnt.models import copy_model
 from mlnt.training import Stage, StageResult, Trainer
 
 

@@ -26,6 +26,7 @@ COLUMNS = (
     "given_probability", "suggested_probability", "score", "kept",
 )  # fmt: skip
 
+SUM_TOLERANCE = 0.02  # half precision, and files with two digits
 MOST_IN_SUMMARY = 100  # classes
 
 
@@ -71,13 +72,16 @@ def find_label_issues(
 
     features  [N, D], where similar samples lie close: then the model may have been trained on
               these labels. Without, it should not have been (cross-validation).
-    held_out  [N] bool: labels that the model was not trained on; None: all
+    held_out  [N] bool: labels that the model was not trained on; None: with features none of them,
+              as nobody knows, without features all
 
     See `mlnt.noise_model` for the probability.
     """
     labels_N, probabilities_NC = _checked(labels, probabilities)
     features_ND = None if features is None else _as_tensor(features, "features").float()
     held_out_N = None if held_out is None else _as_tensor(held_out, "held_out").bool()
+    if held_out_N is None and features_ND is not None:
+        held_out_N = torch.zeros(len(labels_N), dtype=torch.bool)
     for name, values in (("features", features_ND), ("held_out", held_out_N)):
         if values is not None and len(values) != len(labels_N):
             raise InputError(f"need {name} of {len(labels_N)} samples, got {len(values)}")
@@ -135,6 +139,13 @@ def _checked(labels: Any, probabilities: Any) -> tuple[Tensor, Tensor]:
         raise InputError(f"labels must lie in [0, {classes - 1}], as probabilities have columns")
     if not ((probabilities_NC >= 0) & (probabilities_NC <= 1)).all():
         raise InputError("probabilities must lie in [0, 1]")
+    off_N = (probabilities_NC.sum(dim=1) - 1).abs() > SUM_TOLERANCE
+    if off_N.any():
+        row = int(off_N.int().argmax())
+        raise InputError(
+            f"the probabilities of a sample must sum to 1; those at index {row} sum to "
+            f"{float(probabilities_NC[row].sum()):g}"
+        )
     return labels_N, probabilities_NC
 
 

@@ -1,5 +1,6 @@
 """The networks, by name. All map inputs to logits and end in a linear layer."""
 
+import copy
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -213,6 +214,26 @@ def _own(name: str, encoder: Encoder, classes: int) -> nn.Module:
             f"try --model {usual_model(encoder.kind)}"
         )
     return build(encoder, classes)
+
+
+OwnModel = nn.Module | Callable[[], nn.Module]
+
+
+def new_of(own: OwnModel) -> nn.Module:
+    """A network like the user's own: a copy, or what their function gives."""
+    model = copy_model(own) if isinstance(own, nn.Module) else own()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be an nn.Module, got {type(model).__name__}")
+    return model
+
+
+def copy_model(model: nn.Module) -> nn.Module:
+    """A deep copy; recurrent weights are made one block of memory again, as cuDNN wants them."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+    return copied
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from mlnt.data.sources import Source, fitting, read
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
-from mlnt.models import build_model
+from mlnt.models import OwnModel, build_model, is_imported, new_of
 from mlnt.runs import CONFIG, RunFolder
 
 
@@ -40,13 +40,15 @@ def predict(
     label_column: str | None = None,
     text_column: str | None = None,
     device: str = "auto",
+    model: OwnModel | str | None = None,
 ) -> Prediction:
     """What the best model of a run says of other data (of a named data set: its test part).
 
-    Columns are found as in training unless named again.
+    Columns are found as in training unless named again. `model` is the network of a run that was
+    trained with one's own: the module, a function that gives it, or "package.module:function".
     """
     run = RunFolder.open(folder)
-    encoder, classes, model = load_model(run)
+    encoder, classes, network = load_model(run, model=model)
     with run.expect_intact():
         trained = run.read_json(CONFIG)["data"]
         label_column = label_column or trained["label_column"]
@@ -69,7 +71,7 @@ def predict(
         unknown = tuple(name for name in dict.fromkeys(raw.labels or ()) if name not in classes)
         if raw.labels is not None and not unknown:
             labels = torch.tensor([classes.index(name) for name in raw.labels])
-    probabilities_NC = predict_probabilities(model.to(pick_device(device)), inputs).cpu()
+    probabilities_NC = predict_probabilities(network.to(pick_device(device)), inputs).cpu()
     counted = readable(inputs)
     correct = None
     if labels is not None:
@@ -83,21 +85,33 @@ def predict(
     return Prediction(classes, predicted, probabilities_NC, correct, samples, faults, unknown)
 
 
-def load_model(run: RunFolder, name: str = "best") -> tuple[Encoder, tuple[str, ...], nn.Module]:
-    """The encoder, the class names and a model of a run: best, student or teacher."""
+def load_model(
+    run: RunFolder, name: str = "best", model: OwnModel | str | None = None
+) -> tuple[Encoder, tuple[str, ...], nn.Module]:
+    """The encoder, the class names and a model of a run: best, student or teacher.
+
+    A run of the user's own network does not say what to run; that is `model`, as in `predict`.
+    """
     with run.expect_intact():
         config = run.read_json(CONFIG)
         encoder = encoder_from_json(config["data"]["encoder"])
         classes = _checked_classes(config["data"]["classes"])
         settings = settings_from(config["settings"])
         own_model = config["own_model"]
-    if own_model:
-        raise InputError(
-            f"{run.path} was trained with your own network ({own_model}); build it and "
-            f"load {name}.safetensors with safetensors.torch.load_model"
-        )
-    _check_sizes(run, name, encoder, len(classes))
-    network = build_model(settings.model, encoder, len(classes))  # its weights come from the run
+    if model is None:
+        if own_model:
+            raise InputError(
+                f"{run.path} was trained with your own network ({own_model}); give it again with "
+                "model=, or with --model package.module:function"
+            )
+        _check_sizes(run, name, encoder, len(classes))
+        network = build_model(settings.model, encoder, len(classes))
+    elif not own_model and not is_imported(settings.model):
+        raise InputError(f"{run.path} has a network of mlnt's, {settings.model}; give no other")
+    elif isinstance(model, str):
+        network = build_model(model, encoder, len(classes), may_import=True)
+    else:
+        network = new_of(model)
     return encoder, classes, run.load_into(network.to(weight_type(settings)), name)
 
 

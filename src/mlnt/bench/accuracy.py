@@ -29,9 +29,8 @@ from mlnt.device import computing, pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import extract_features
 from mlnt.iterations import best_model
-from mlnt.meta.teacher import copy_model
 from mlnt.methods import MLNT, CrossEntropy
-from mlnt.models import build_model, check_output
+from mlnt.models import build_model, check_output, copy_model
 from mlnt.origin import commit, machine_name
 from mlnt.progress import ModelResult
 from mlnt.runs import RunFolder

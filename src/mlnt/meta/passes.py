@@ -26,9 +26,10 @@ LossAt = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def logits_of(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
-    """f(X, θ) without gradients; in training mode the running statistics are updated."""
+    """f(X, θ) without gradients; what is in training mode updates its running statistics."""
     own = rows.take(inputs)
-    run = _fast_run(model, own, rows) if model.training else None
+    in_training = any(module.training for module in model.modules())
+    run = _fast_run(model, own, rows) if in_training else None
     with torch.no_grad():
         if run is not None:
             return rows.gather(run[0].logits)

@@ -10,9 +10,10 @@ Axes: M sets, B batch, C classes.
 """
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,11 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mlnt.distributed import WHOLE, Rows
+from mlnt.meta.features import forward
 from mlnt.meta.synchronised import synchronised
 
 Gradients = dict[str, Tensor]
+Result = TypeVar("Result")
 
 
 def kl_consistency(target_BC: Tensor, logits_BC: Tensor) -> Tensor:
@@ -54,9 +57,10 @@ def plain_meta_gradient(
 ) -> tuple[Tensor, Gradients]:
     """L_meta and its gradient with respect to the trainable parameters θ, by name.
 
-    First order takes ∇_θ L_c as constant, so that ∇_θ J_m = ∇J at θ′_m. The model's parameters,
-    buffers and `.grad` are left as they were. The M inner gradients share one forward pass at θ
-    (and so, in a model with dropout, one mask); each θ′_m has a forward pass of its own.
+    First order takes ∇_θ L_c as constant, so that ∇_θ J_m = ∇J at θ′_m =: v_m; second order is
+    v_m − α ∇_θ ⟨∇_θ L_c, v_m⟩. The model's parameters, buffers and `.grad` are left as they were.
+    The M inner gradients share one forward pass at θ (and so, in a model with dropout, one mask);
+    each θ′_m has a forward pass of its own.
 
     Where several processes divide the batch, inputs, labels and target are this one's rows, and
     what comes back is its part: the sum over the processes is L_meta and its gradient.
@@ -66,33 +70,63 @@ def plain_meta_gradient(
     total_loss = target_BC.new_zeros(())
     total = {name: torch.zeros_like(p) for name, p in theta.items()}
 
-    with torch.enable_grad(), _suitable_kernels(model, order), synchronised(rows):
-        logits_BC = forward(model, theta, inputs)
+    def at_theta_prime(theta_prime: dict[str, Tensor]) -> tuple[Tensor, Gradients]:
+        loss = rows.share * measure(target_BC, forward(model, inputs))
+        return loss.detach(), gradient(loss, theta_prime)
+
+    def at_theta() -> None:
+        logits_BC = forward(model, inputs)
         for labels_B in synthetic_MB:
             class_loss = rows.share * F.cross_entropy(logits_BC, labels_B)
-            inner = gradient(class_loss, theta, retain_graph=True, create_graph=order == 2)
-            inner = rows.group.sum_named(inner)
-            theta_prime = {name: theta[name] - alpha * inner[name] for name in theta}
-            if order == 1:
-                theta_prime = {name: p.detach().requires_grad_() for name, p in theta_prime.items()}
-            loss = rows.share * measure(target_BC, forward(model, theta_prime, inputs))
-            meta = gradient(loss, theta_prime if order == 1 else theta, retain_graph=order == 2)
+            own = gradient(class_loss, theta, retain_graph=True, create_graph=order == 2)
+            inner = rows.group.sum_named({name: g.detach() for name, g in own.items()})
+            theta_prime = {
+                name: (p - alpha * inner[name]).detach().requires_grad_()
+                for name, p in theta.items()
+            }
 
-            total_loss += loss.detach() / len(synthetic_MB)
+            loss, meta = given(model, theta_prime, functools.partial(at_theta_prime, theta_prime))
+            if order == 2:
+                of_all = rows.group.sum_named(meta)
+                product = torch.stack([(own[name] * of_all[name]).sum() for name in theta]).sum()
+                curvature = gradient(product, theta, retain_graph=True)
+                meta = {name: v - alpha * curvature[name] for name, v in meta.items()}
+
+            total_loss.add_(loss / len(synthetic_MB))
             for name in theta:
-                total[name] += meta[name] / len(synthetic_MB)
+                total[name].add_(meta[name] / len(synthetic_MB))
+
+    with torch.enable_grad(), _suitable_kernels(model, order), synchronised(rows):
+        given(model, theta, at_theta)
     return total_loss, total
 
 
-def forward(model: nn.Module, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
-    """f(X, parameters), with fresh copies of all buffers: what it does to them stays in here."""
+def given(model: nn.Module, parameters: dict[str, Tensor], work: Callable[[], Result]) -> Result:
+    """`work()` while the model has these parameters, and fresh copies of all buffers: what is done
+    to those stays in here. Backward passes belong in here too, for they may run the model again
+    (activation checkpointing)."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-    return functional_call(model, {**parameters, **buffers}, arguments)
+    tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
+    result: Result = functional_call(_At(model), tensors, (work,))
+    return result
+
+
+class _At(nn.Module):
+    """Does some work; `functional_call` gives its model other parameters meanwhile."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[[], Result]) -> Result:
+        return work()
 
 
 def gradient(
-    loss: Tensor, parameters: dict[str, Tensor], retain_graph: bool, create_graph: bool = False
+    loss: Tensor,
+    parameters: dict[str, Tensor],
+    retain_graph: bool = False,
+    create_graph: bool = False,
 ) -> Gradients:
     """∂loss/∂parameters by name; zero where the loss does not depend on a parameter."""
     found = torch.autograd.grad(

@@ -3,7 +3,6 @@
 Axes: B batch, C classes.
 """
 
-import copy
 from typing import Any
 
 import torch
@@ -12,28 +11,12 @@ from torch import Tensor, nn
 from mlnt.distributed import WHOLE, Rows
 from mlnt.errors import InputError
 from mlnt.meta.passes import logits_of
-
-# Their randomness would only blur the target. (In an RNN and in attention, dropout is an option
-# of the module itself and follows its mode; nothing else in them does.)
-_STOCHASTIC = (
-    nn.modules.dropout._DropoutNd,
-    nn.RNNBase,
-    nn.MultiheadAttention,
-)
+from mlnt.models import copy_model
 
 
 def make_teacher(student: nn.Module) -> nn.Module:
     """A copy of the student that no gradient reaches."""
     return copy_model(student).requires_grad_(False)
-
-
-def copy_model(model: nn.Module) -> nn.Module:
-    """A deep copy; recurrent weights are made one block of memory again, as cuDNN wants them."""
-    copied = copy.deepcopy(model)
-    for module in copied.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()
-    return copied
 
 
 @torch.no_grad()
@@ -58,25 +41,32 @@ def ema_(teacher: nn.Module, student: nn.Module, gamma: float | Tensor) -> None:
 
 
 @torch.no_grad()
-def teacher_target(teacher: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
-    """f(X, θ̃) [B, C]: training mode for batch norm (and its running statistics), no dropout."""
-    teacher.train()
-    for module in teacher.modules():
-        if isinstance(module, _STOCHASTIC):
-            module.eval()
+def teacher_target(
+    teacher: nn.Module, student: nn.Module, inputs: Any, rows: Rows = WHOLE
+) -> Tensor:
+    """f(X, θ̃) [B, C] without dropout and the like, whose randomness would only blur it.
+
+    What keeps statistics (batch norm) is in the mode of the student's: normalises by the batch and
+    updates them, or is frozen.
+    """
+    teacher.eval()
+    for module, of_student in zip(teacher.modules(), student.modules(), strict=True):
+        if any(buffer is not None for buffer in module._buffers.values()):
+            module.training = of_student.training
     return probabilities(teacher, inputs, rows)
 
 
 @torch.no_grad()
 def mixed_target(
     teacher: nn.Module,
+    student: nn.Module,
     mentor: nn.Module | None,
     inputs: Any,
     lam: float | Tensor,
     rows: Rows = WHOLE,
 ) -> Tensor:
     """s = λ f(X, θ̃) + (1 − λ) f(X, θ*) [B, C]; the teacher alone where there is no mentor."""
-    target_BC = teacher_target(teacher, inputs, rows)
+    target_BC = teacher_target(teacher, student, inputs, rows)
     if mentor is None:
         return target_BC
     mentor_BC = probabilities(mentor.eval(), inputs, rows)

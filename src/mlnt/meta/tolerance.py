@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.config import Settings, check_setting, convert, fields_by_name
-from mlnt.distributed import ALL_ALONE, Rows, World
+from mlnt.distributed import ALL_ALONE, Rows, World, replicas_of
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import divided_meta_gradient
 from mlnt.meta.features import penultimate
@@ -29,8 +29,12 @@ class NoiseTolerance:
             optimizer.step()
             tolerance.update_teacher(gamma=0.999)
 
-    `tolerance.teacher` is the moving average of the model, usually the better classifier. It must
-    be in eval mode for predictions. `mentor` is the best model of an earlier training, if any.
+    `tolerance.teacher` is the moving average of the model, usually the better classifier once it
+    has seen some multiples of 1 / (1 − γ) steps. It must be in eval mode for predictions. `mentor`
+    is the best model of an earlier training, if any.
+
+    A model in DistributedDataParallel is moved by the mean of the processes' meta-gradients. Of a
+    compiled one the meta update takes what was compiled. docs/own-loop.md has more.
     """
 
     def __init__(
@@ -47,8 +51,10 @@ class NoiseTolerance:
         mentor: nn.Module | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.student = model
-        self.teacher = make_teacher(model)
+        if mentor is model:
+            raise InputError("the mentor is the model itself; give a copy of it (copy.deepcopy)")
+        self.student, self.replicas = unwrapped(model), replicas_of(model)
+        self.teacher = make_teacher(self.student)
         self.mentor = mentor
         self.sets = sets
         self.rho = rho
@@ -59,10 +65,10 @@ class NoiseTolerance:
         self.engine = engine
         self.generator = generator
         self.world: World = ALL_ALONE  # the processes that divide the work
-        rules = fields_by_name()
+        self._has_answered = False  # the teacher, whose statistics come of it
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
             setattr(self, name, convert(name, getattr(self, name)))
-            check_setting(rules[name], getattr(self, name))
+            _check(name, getattr(self, name))
 
     def meta_gradient(
         self,
@@ -76,14 +82,22 @@ class NoiseTolerance:
         batch-norm statistics."""
         if not any(parameter.requires_grad for parameter in self.student.parameters()):
             raise InputError("the model has nothing to learn: all its parameters are frozen")
-        seen = inputs if for_teacher is None else for_teacher
+        _check("lam", lam)
+        inputs = _arguments(inputs)
+        seen = inputs if for_teacher is None else _arguments(for_teacher)
+        device = next(self.teacher.parameters()).device
+        labels = torch.as_tensor(labels, device=device)
         if features is None:
             features = penultimate(self.teacher, seen)
+        elif isinstance(features, int | float):
+            raise InputError(f"features must be [B, D], got {features}; for a rate: eta={features}")
+        features = torch.as_tensor(features, device=device)
         synthetic_MB = synthetic_labels(
             labels, features, self.sets, self.rho, self.neighbours, self.generator
         )
         target = self._target_aside(seen, lam, self.world.rows(len(labels)))
-        return divided_meta_gradient(
+        self._has_answered = True
+        loss, gradients = divided_meta_gradient(
             self.world,
             self.student,
             inputs,
@@ -94,16 +108,22 @@ class NoiseTolerance:
             self.engine,
             self.consistency,
         )
+        if self.replicas.size == 1:
+            return loss, gradients
+        parts = {"": loss.to(next(iter(gradients.values())).dtype), **gradients}
+        total = self.replicas.sum_named(parts)
+        mean = {name: part / self.replicas.size for name, part in total.items()}
+        return mean.pop(""), mean
 
     def _target_aside(self, inputs: Any, lam: float | Tensor, rows: Rows) -> Target:
         """The target; on a GPU computed beside the inner step, which does not need it yet."""
         device = next(self.teacher.parameters()).device
         aside = stream_aside(device)
         if aside is None:
-            return mixed_target(self.teacher, self.mentor, inputs, lam, rows)
+            return mixed_target(self.teacher, self.student, self.mentor, inputs, lam, rows)
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
-            target_BC = mixed_target(self.teacher, self.mentor, inputs, lam, rows)
+            target_BC = mixed_target(self.teacher, self.student, self.mentor, inputs, lam, rows)
 
         def when_needed() -> Tensor:
             torch.cuda.current_stream(device).wait_stream(aside)
@@ -122,6 +142,8 @@ class NoiseTolerance:
     ) -> Tensor:
         """θ ← θ − η ∇L_meta(θ), in place and without momentum; returns L_meta.
 
+        inputs       what the model takes: a tensor, or a tuple or list of its arguments
+        labels       [B], as given
         features     [B, D], what the samples' nearest neighbours are searched with; best from a
                      network trained on the same data. None: the teacher's own penultimate ones.
         eta          one rate, or a rate by parameter name (others stay as they are)
@@ -133,6 +155,8 @@ class NoiseTolerance:
         if isinstance(eta, Mapping) and (unknown := sorted(eta.keys() - parameters.keys())):
             hint = did_you_mean(unknown[0], list(parameters))
             raise InputError(f"eta: the model has no parameter {unknown[0]!r}{hint}")
+        for rate in eta.values() if isinstance(eta, Mapping) else (eta,):
+            _check("eta", rate)
         loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
         with torch.no_grad():
             if isinstance(eta, Mapping):
@@ -142,6 +166,8 @@ class NoiseTolerance:
                 moved: list[Tensor] = [parameters[name] for name in gradients]
                 steps = torch._foreach_mul(list(gradients.values()), eta)
                 torch._foreach_sub_(moved, steps)
+        # Autocast would go on with its copies of the weights as they were.
+        torch.clear_autocast_cache()
         return loss
 
     def add_meta_gradient(
@@ -153,7 +179,10 @@ class NoiseTolerance:
         lam: float | Tensor = Settings.lam,
         for_teacher: Any = None,
     ) -> Tensor:
-        """Add weight · ∇L_meta(θ) to `.grad`, for one summed step, as the authors' code does."""
+        """Add weight · ∇L_meta(θ) to `.grad`, for one summed step, as the authors' code does.
+
+        With a GradScaler after its `unscale_`, for that would shrink the meta-gradient too.
+        """
         loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
         parameters = dict(self.student.named_parameters())
         for name, gradient in gradients.items():
@@ -164,4 +193,50 @@ class NoiseTolerance:
 
     def update_teacher(self, gamma: float | Tensor = Settings.gamma) -> None:
         """θ̃ ← γ θ̃ + (1 − γ) θ."""
+        _check("gamma", gamma)
         ema_(self.teacher, self.student, gamma)
+        if not self._has_answered:
+            # Its batch norms know nothing yet: those of the student are nearer than none.
+            for own, of_student in zip(self.teacher.buffers(), self.student.buffers(), strict=True):
+                own.copy_(of_student)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model and its optimizer."""
+        return {
+            "teacher": self.teacher.state_dict(),
+            "has_answered": self._has_answered,
+            "generator": None if self.generator is None else self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.teacher.load_state_dict(state["teacher"])
+        self._has_answered = state["has_answered"]
+        if self.generator is not None and state["generator"] is not None:
+            self.generator.set_state(state["generator"].cpu())
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, out of what compiled it or copies it to several processes."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
+            model = inner
+        else:
+            return model
+
+
+def _check(name: str, value: Any) -> None:
+    """That a number lies where the setting of this name may; one on a device is not looked at."""
+    if not isinstance(value, Tensor):
+        check_setting(fields_by_name()[name], value)
+
+
+def _arguments(inputs: Any) -> Any:
+    """A tensor or a tuple; what a DataLoader collates is a list."""
+    if isinstance(inputs, Mapping):
+        raise InputError(
+            "inputs must be a tensor or a tuple of the model's arguments, got a mapping; a module "
+            "around the model that takes its values and gives logits will do"
+        )
+    return tuple(inputs) if isinstance(inputs, list) else inputs

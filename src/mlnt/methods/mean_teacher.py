@@ -36,7 +36,8 @@ class MeanTeacher(Method):
         """θ ← θ − β ∇[L_c(X, Y, θ) + w KL(f(X, θ̃) ‖ f(X, θ))], then θ̃ ← γ θ̃ + (1 − γ) θ."""
         inputs, labels_B = class_batch.inputs, class_batch.labels
         rows = self.world.rows(len(labels_B))
-        teacher_BC = teacher_target(self.teacher, class_batch.for_teacher, rows)
+        self.student.train()
+        teacher_BC = teacher_target(self.teacher, self.student, class_batch.for_teacher, rows)
         weight = rates.eta * self.weight_per_eta
         # Both losses are cross entropies but for a constant: together one with the summed target.
         given_BC = F.one_hot(labels_B, teacher_BC.shape[1]).to(teacher_BC)
@@ -66,7 +67,9 @@ class Iterative(Method):
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """θ ← θ − β ∇L_c(X, Y, θ), then θ̃ ← γ θ̃ + (1 − γ) θ."""
         # For its batch-norm statistics, on the batch that MLNT's teacher would see.
-        teacher_target(self.teacher, batch.for_teacher, self.world.rows(len(batch.labels)))
+        rows = self.world.rows(len(batch.labels))
+        self.student.train()
+        teacher_target(self.teacher, self.student, batch.for_teacher, rows)
         losses = class_backward_(self.student, self.optimizer, class_batch, rates.lr, self.world)
         self.optimizer.step()
         ema_(self.teacher, self.student, rates.gamma)
