@@ -42,10 +42,16 @@ def test_both_find_wrong_labels_and_are_judged_alike(done: Path) -> None:
 
 def test_what_was_measured_is_kept(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = json.loads(done.read_text())["rows"]
-    arguments = ["bench", "--issues", "--noise", "symmetric:0.4", "--json", str(done)]
-    assert run(arguments) == 0
+    run_issues("digits", noises=("symmetric:0.4",), done=done, **SMALL)
     assert json.loads(done.read_text())["rows"] == before
+    # With other settings it is something else.
+    arguments = ["bench", "--issues", "--noise", "symmetric:0.4", "--epochs", "1"]
+    assert run([*arguments, "--json", str(done)]) == 0
+    rows = json.loads(done.read_text())["rows"]
+    assert rows[: len(before)] == before
+    assert {row["given"] for row in rows} == {"epochs=1", "epochs=3, iterations=2, sets=1"}
     assert "36." in capsys.readouterr().out
+    done.write_text(json.dumps({**json.loads(done.read_text()), "rows": before}))
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

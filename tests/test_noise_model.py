@@ -27,6 +27,12 @@ class TestParts:
         assert most_similar(features_ND, 1).squeeze(1).tolist() == [1, 0, 3, 2]
         assert most_similar(features_ND, 9).shape == (4, 3)
 
+    def test_most_similar_in_full_precision_whatever_training_computes_in(self) -> None:
+        features_ND = torch.randn(500, 64, generator=torch.Generator().manual_seed(0))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found_NK = most_similar(features_ND, 30)
+        assert torch.equal(found_NK, most_similar(features_ND, 30))
+
     def test_most_similar_among_those_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(noise_model, "SEARCHED", 20)
         monkeypatch.setattr(noise_model, "CHUNK", 16)

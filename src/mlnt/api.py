@@ -28,7 +28,13 @@ from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
 from mlnt.defaults import choose_settings, preset_for
-from mlnt.device import computing, pick_device, prepare_deterministic, weight_type
+from mlnt.device import (
+    computing,
+    drawing_from,
+    pick_device,
+    prepare_deterministic,
+    weight_type,
+)
 from mlnt.distributed import World, join
 from mlnt.errors import InputError, StorageError, TrainingError
 from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
@@ -159,11 +165,8 @@ def train(
         return network.to(device=device, dtype=dtype)
 
     check_method(chosen, train_split)
-    # Initial weights and dropout use the process-wide generators: seeded in here alone.
     with contextlib.ExitStack() as stack:
-        own_devices = [device] if device.type == "cuda" else []
-        stack.enter_context(torch.random.fork_rng(devices=own_devices))
-        torch.manual_seed(seeds.weights)
+        stack.enter_context(drawing_from(seeds.weights, device))
         check_output(new_model(), first_of(train_split.inputs, 2), len(prepared.classes))
         if run is not None:
             config = _config(prepared, chosen, noise, own_model)

@@ -211,7 +211,7 @@ class Settings:
         high=2048,
     )
     seed: int = setting(0, "seed of every random choice", group="Machine", low=0, high=2**31 - 1)
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", group="Machine")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1", group="Machine")
     workers: int | str = setting(
         "auto",
         "processes that read pictures from disk",

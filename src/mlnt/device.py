@@ -18,13 +18,28 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type not in ("cpu", "cuda", "mps"):
-            raise InputError(f"device must be auto, cpu, cuda, cuda:N or mps, got {name!r}")
+        if device.type not in ("cpu", "cuda"):
+            raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {name!r} cannot be used: {reason}") from None
     return device
+
+
+@contextlib.contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Within: what uses the process-wide generators (initial weights, dropout) draws from a seed.
+
+    Afterwards they are as they were; those of other devices are not touched.
+    """
+    is_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if is_cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if is_cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
 
 
 def prepare_deterministic() -> None:

@@ -34,7 +34,7 @@ class Judge:
             probabilities_NC = torch.cat([probabilities_NC, of_held_out])
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
-        features_ND, seen_N = self._features(model), self._seen()
+        features_ND, seen_N = self.features(model), self._seen()
         if seen_N.all():
             return judge(labels_N, probabilities_NC, features_ND, held_out_N)
         return _in_their_places(
@@ -59,7 +59,8 @@ class Judge:
         """Validation data whose labels arose as those of the training data did."""
         return None if self.validation.given_labels is None else self.validation
 
-    def _features(self, model: nn.Module) -> Tensor:
+    def features(self, model: nn.Module) -> Tensor:
+        """[N + H, D], in which neighbours are sought; of a describer computed once."""
         if self._features_ND is not None:
             return self._features_ND
         network = model if self.describer is None else self.describer

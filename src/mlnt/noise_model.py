@@ -129,18 +129,23 @@ def learnt_by_heart(own_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> flo
 
 def most_similar(features_ND: Tensor, neighbours: int) -> Tensor:
     """The places [N, K] of the most similar others by cosine, the nearest first."""
-    unit_ND = torch.nn.functional.normalize(features_ND.float(), dim=1)
-    searched_R = _some(len(unit_ND), SEARCHED).to(unit_ND.device)
+    searched_R = _some(len(features_ND), SEARCHED).to(features_ND.device)
     neighbours = min(neighbours, len(searched_R) - 1)
-    searched_RD = unit_ND[searched_R]
+    searched_RD = _unit(features_ND[searched_R])
     found = []
-    for start in range(0, len(unit_ND), CHUNK):
-        part_ND = unit_ND[start : start + CHUNK]
-        similar_NR = part_ND @ searched_RD.T
+    for start in range(0, len(features_ND), CHUNK):
+        part_ND = _unit(features_ND[start : start + CHUNK])
+        # In bfloat16 hundreds would be equally near.
+        with torch.autocast(part_ND.device.type, enabled=False):
+            similar_NR = part_ND @ searched_RD.T
         own_R = (searched_R >= start) & (searched_R < start + CHUNK)
         similar_NR[searched_R[own_R] - start, own_R.nonzero().squeeze(1)] = -torch.inf
         found.append(searched_R[similar_NR.topk(neighbours, dim=1).indices])
     return torch.cat(found)
+
+
+def _unit(features_ND: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(features_ND.float(), dim=1)
 
 
 def mean_of(values_NC: Tensor, places_NK: Tensor) -> Tensor:

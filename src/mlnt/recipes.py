@@ -22,7 +22,6 @@ from mlnt.data.dataset import Split
 from mlnt.data.image_files import ImageFiles
 from mlnt.errors import InputError
 from mlnt.evaluation import (
-    extract_features,
     found_errors,
     memorised_noise,
     predict_probabilities,
@@ -84,8 +83,8 @@ class Recipe:
     def mlnt(self) -> Led:
         trainer, first = self.trainer, self.cross_entropy()
         describer = best_model(first.stages[0])
-        features_ND = extract_features(describer, trainer.train.inputs, trainer.world)
         judge = Judge(trainer.train, trainer.validation, trainer.world, describer)
+        features_ND = judge.features(describer)[: len(trainer.train)]
 
         def method(mentor: nn.Module | None) -> MLNT:
             model, settings = self.new_model(), self._settings(mentor)

@@ -11,7 +11,8 @@ def rates_at(progress: float, settings: Settings, iteration: int) -> Rates:
 
     lr and eta fall at `fall_at`: lr to a tenth (step), or both linearly to zero (linear).
     eta ramps up linearly during `warmup` of the first iteration alone. gamma is `gamma_early`
-    during warmup. lam rises linearly from 0 over the whole iteration.
+    during warmup of each, which begins with a fresh network (of Clothing1M the paper says so for
+    the first alone). lam rises linearly from 0 over the whole iteration.
     """
     in_warmup = progress < settings.warmup
     ramp = progress / settings.warmup if in_warmup and iteration <= 1 else 1.0

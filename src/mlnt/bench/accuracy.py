@@ -25,7 +25,7 @@ from mlnt.config import Settings, make_settings
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, open_dataset
 from mlnt.data.streaming import first_of
-from mlnt.device import computing, pick_device, weight_type
+from mlnt.device import computing, drawing_from, pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import extract_features
 from mlnt.iterations import best_model
@@ -144,9 +144,7 @@ def run_accuracy(
     if not missing:
         return earlier
     dataset, _ = prepare(open_dataset(data), plans[0])
-    # Initial weights and dropout use the process-wide generators: seeded in here alone.
-    own = [place] if place.type == "cuda" else []
-    with torch.random.fork_rng(own), computing(plans[0], place):
+    with drawing_from(Seeds.of(plans[0].seed).weights, place), computing(plans[0], place):
         tell(f"cross entropy, {plans[0].epochs} epochs")
         bench = _Bench(dataset, plans[0], place)
         result = replace(fresh, cross_entropy=bench.cross_entropy, rows=earlier.rows)
@@ -169,7 +167,6 @@ class _Bench:
             for name, split in parts.items()
         }
         trainer, classes = self._trainer(settings), len(dataset.classes)
-        torch.manual_seed(self.seeds.weights)
         baseline, self.initial = (
             build_model(settings.model, dataset.encoder, classes).to(device=device, dtype=dtype)
             for _ in range(2)

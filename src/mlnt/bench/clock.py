@@ -35,5 +35,3 @@ def durations_ms(calls: Sequence[Callable[[], object]], device: torch.device) ->
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

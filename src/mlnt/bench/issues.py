@@ -31,7 +31,7 @@ from mlnt.data.dataset import Dataset, Split
 from mlnt.data.prepare import Seeds, hold_out, prepare
 from mlnt.data.sources import open_dataset
 from mlnt.defaults import choose_settings
-from mlnt.device import computing, pick_device, weight_type
+from mlnt.device import computing, drawing_from, pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import found_errors, predict_probabilities
 from mlnt.iterations import best_model
@@ -66,10 +66,11 @@ class IssuesRow:
     flagged_wrong: float | None  # % of them
     detail: str = ""
     commit: str = ""
+    given: str = ""  # settings that are not those of the data
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        return self.data, self.noise, self.seed
+    def key(self) -> tuple[str, str, str, int]:
+        return self.data, self.noise, self.given, self.seed
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,16 @@ class IssuesResult:
 
     def to_rich(self) -> Iterator[RenderableType]:
         yield f"{self.machine}, torch {self.torch}; mean (and spread) over seeds"
-        groups: dict[tuple[str, str], dict[str, list[IssuesRow]]] = {}
+        groups: dict[tuple[str, ...], dict[str, list[IssuesRow]]] = {}
         for row in self.rows:
-            by_system = groups.setdefault((row.data, row.noise), {})
+            by_system = groups.setdefault(row.key[:-1], {})
             by_system.setdefault(row.system, []).append(row)
-        for (data, noise), by_system in groups.items():
+        for (data, noise, given), by_system in groups.items():
             first = next(iter(by_system.values()))
             # Names and spreads on two lines: so it fits into 80 columns.
             table = Table(
                 title=f"{data}, noise {noise}: {_mean(first, 'wrong', between=' ± ')} % of "
-                f"{first[0].labels:,} labels wrong, n={len(first)}",
+                f"{first[0].labels:,} labels wrong, n={len(first)}{given and '; ' + given}",
                 title_style="",
                 box=SIMPLE_HEAD,
                 padding=(0, 1, 0, 0),
@@ -147,16 +148,18 @@ def run_issues(
     dataset = open_dataset(str(data), labels=labels)
     name = Path(data).name  # not where it lies on this machine
     there = {row.key for row in result.rows}
+    named_settings = {**settings, **({"preset": preset} if preset else {})}
+    changed = ", ".join(f"{name}={value}" for name, value in sorted(named_settings.items()))
     for noise in ("none",) if labels else noises:
         said = Path(labels).name if labels else noise
         for seed in range(seeds):
-            if (name, said, seed) in there:
+            if (name, said, changed, seed) in there:
                 continue
             given = {**settings, "noise": noise, "seed": seed, "device": device}
             chosen = choose_settings(dataset, place, preset, given).settings
             tell(f"{name}, {said}, seed {seed}")
             rows = _compare(dataset, chosen, place)
-            named = [replace(row, data=name, noise=said, seed=seed) for row in rows]
+            named = [replace(r, data=name, noise=said, seed=seed, given=changed) for r in rows]
             result = replace(result, rows=(*result.rows, *named))
             if done is not None:
                 RunFolder(done.parent).write_text(done.name, result.to_json())
@@ -209,10 +212,8 @@ def _compare(dataset: Dataset, settings: Settings, device: torch.device) -> list
         for split in (train, validation)
     ]
     case, wrong_N = _Case(prepared, settings, device), everything.labels != torch.cat(truths)
-    own = [device] if device.type == "cuda" else []
     rows: list[IssuesRow] = []
-    with torch.random.fork_rng(own), computing(settings, device):
-        torch.manual_seed(Seeds.of(settings.seed).weights)
+    with drawing_from(Seeds.of(settings.seed).weights, device), computing(settings, device):
         rows += _cleanlab_row(case, everything, wrong_N)
         free(device)
         rows += _own_rows(case, wrong_N)

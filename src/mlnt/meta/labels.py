@@ -39,7 +39,8 @@ def synthetic_labels(
     """M sets of synthetic labels for one batch, LongTensor [M, B].
 
     In each set ⌊ρB⌋ samples, chosen uniformly without replacement, take the label of one of
-    their K nearest others in the batch, chosen uniformly. All others keep their label.
+    their K nearest others in the batch, chosen uniformly. All others keep their label. (The
+    paper's counts for a batch of 128, 13, 26, 39, 51 and 64, follow no one way of rounding.)
     """
     labels_B = labels
     _check(labels_B, features, sets, rho, neighbours)
