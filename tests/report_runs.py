@@ -78,7 +78,7 @@ def make_run(
         "models": [row, {**row, "method": "mlnt", "iteration": 1, "model": "teacher"}],
         "chosen": {"method": "mlnt", "iteration": 1, "model": "teacher", "best": 80.0},
         "filters": [], "seconds": 6.0, "noise": noise,
-        "labels": count, "label_issues": label_issues or issues.in_words(),
+        "labels": count, "label_issues": label_issues or issues.in_words(classes),
     }  # fmt: skip
     run.write_json(SUMMARY, summary)
     for method, iteration, models in (("cross_entropy", 0, 1), ("mlnt", 1, 2)):

@@ -271,6 +271,20 @@ def test_a_model_with_features_may_have_been_trained_on_any_of_the_labels() -> N
     assert usual.noise_rate == pytest.approx(wrong_share, abs=0.05)
 
 
+def test_interval_reaches_what_held_out_labels_tell_of_a_network_that_learnt_by_heart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth_N = torch.randint(3, (400,), generator=generator)
+    labels_N = mlnt.symmetric_noise(truth_N, 0.4, 3, generator)
+    held_out_N = torch.arange(400) < 60
+    said_N = torch.where(held_out_N, truth_N, labels_N)
+    features_ND = F.one_hot(said_N, 3) + 0.1 * torch.randn(400, 3, generator=generator)
+    probabilities_NC = 0.94 * F.one_hot(said_N, 3) + 0.02
+    found = mlnt.find_label_issues(labels_N, probabilities_NC, features_ND, held_out_N)
+    of_held_out = float((labels_N != truth_N)[held_out_N].double().mean())
+    assert found.noise_rate < 0.8 * of_held_out
+    assert found.noise_interval[1] > of_held_out
+
+
 def test_arrays_of_any_make() -> None:
     labels, probabilities = np.array([0, 1, 1, 0]), np.array([[0.9, 0.1], [0.2, 0.8]] * 2)
     usual = mlnt.find_label_issues(labels, probabilities)
@@ -283,3 +297,10 @@ def test_arrays_of_any_make() -> None:
         mlnt.find_label_issues([0, 0], [[1.0], [1.0]])
     with pytest.raises(mlnt.InputError, match="must be class numbers"):
         mlnt.find_label_issues([0.5, 1.5], [[0.5, 0.5]] * 2)
+
+
+def test_classes_that_the_model_hardly_knows() -> None:
+    probabilities_NC = torch.tensor([[0.9, 0.05, 0.05]] * 60 + [[0.05, 0.9, 0.05]] * 40)
+    labels_N = torch.tensor([0] * 50 + [2] * 10 + [1] * 40)
+    found = mlnt.find_label_issues(labels_N, probabilities_NC)
+    assert found.in_words(["cat", "dog", "skirt"])["hardly_learnt"] == ["skirt"]

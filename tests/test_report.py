@@ -374,7 +374,8 @@ class TestWords:
     @pytest.mark.parametrize(
         ("rate", "interval", "text"),
         [(38.2, [36.1, 40.3], " ± 2 %"), (38.2, [38.0, 38.4], " ± 0.2 %"), (38.2, None, ""),
-         (3.4, [1.0, 8.0], " (1.0 % to 8.0 %)"), (3.4, [2.9, 3.9], " ± 0.5 %")],
+         (3.4, [1.0, 8.0], " (1.0 % to 8.0 %)"), (3.4, [2.9, 3.9], " ± 0.5 %"),
+         (23.0, [0.0, 58.5], " (0 % to 58 %)")],
     )  # fmt: skip
     def test_spread(self, rate: float, interval: list[float] | None, text: str) -> None:
         assert words.spread(rate, interval) == text

@@ -194,7 +194,7 @@ def train(
             summary["test_by_class"] = accuracy_by_class(probabilities[rows], test.labels[rows])
         issues = rank_labels(judged.labels, judged.judgement, judged.seen)
         summary["labels"] = len(issues.score)
-        summary["label_issues"] = issues.in_words()
+        summary["label_issues"] = issues.in_words(prepared.classes)
         if isinstance(train_split.inputs, ImageFiles):
             summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
         # The rest, such as judging labels, is done again by a process that goes on: counted once.

@@ -30,6 +30,7 @@ from mlnt.terminal import (
     PlainConsole,
     TerminalProgress,
     chosen_line,
+    hardly_learnt_line,
     issues_table,
     noise_line,
     result_table,
@@ -156,6 +157,8 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
         f"({summary['checkpoints']['percent']:.1f} % for checkpoints)",
         soft_wrap=True,
     )
+    if line := hardly_learnt_line(summary):
+        console.print(visible(one_line(line)), soft_wrap=True)
     if unreadable := summary.get("unreadable_pictures"):
         pictures = "picture" if unreadable == 1 else "pictures"
         words = f"{unreadable:,} {pictures} could not be read: see {FAULTS}"

@@ -33,9 +33,10 @@ NEIGHBOURS = 30
 ANCHOR_SHARE = 0.5  # of the labels of a class
 TEMPERATURE, SOFT, HARD = 0.5, 1.0, 0.1
 OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
-# Of the network's own opinion beside that of the neighbours, in the noise rate; none is left if it
-# has learnt a third of the labels by heart that it would not have guessed.
-OWN_SHARE, WARINESS = 0.5, 3.0
+# Of the network's own opinion beside that of the neighbours, in the noise rate.
+OWN_SHARE = 0.5
+# No trust is left if a third of the labels were learnt by heart that would not have been guessed.
+WARINESS = 3.0
 # What tells noise that does not care how hard a sample is from that of people: so much more where
 # q is less sure, as a share of the noise rate (0 to 0.2 was seen, and 0.25 to 0.35), and of the
 # doubt there, some of which is taken for noise in any case. Found on Fashion-MNIST, CIFAR-10 and
@@ -84,11 +85,12 @@ def judge(
     own_NC = probabilities_NC.to(device, torch.float64)
     held_out_N = torch.ones_like(labels_N) if held_out_N is None else held_out_N
     held_out_N = held_out_N.to(device).bool()
+    trust = max(0.0, 1 - WARINESS * learnt_by_heart(own_NC, labels_N, held_out_N))
     smooth_NC = blend_NC = own_NC
     if features_ND is not None and len(labels_N) > 1:
         nearest_NK = most_similar(features_ND, NEIGHBOURS).to(device)
         smooth_NC = mean_of(own_NC, nearest_NK)
-        share = OWN_SHARE * max(0.0, 1 - WARINESS * learnt_by_heart(own_NC, labels_N, held_out_N))
+        share = OWN_SHARE * trust
         blend_NC = share * own_NC + (1 - share) * smooth_NC
 
     mixture_NC = unmix(blend_NC, anchors(blend_NC, labels_N), UNMIXING_STEPS)
@@ -99,6 +101,9 @@ def judge(
     lean = doubt_is_noise(mixture_NC, _wrong(posterior_NC, labels_N), held_out_N, middle)
     rate = middle + abs(2 * lean - 1) * ((high if lean > 0.5 else low) - middle)
     chance = 2 * math.sqrt(_variance(rate, len(labels_N)))
+    # What was learnt by heart looks right. Held-out labels tell how much more may be wrong; or how
+    # hard the samples are, so that the estimate itself does not follow them.
+    high = max(high, rate, noise_rate(mixture_NC, labels_N, held_out_N, HARD, trust))
 
     rather_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N), RANKING_STEPS)
     posterior_NC, _ = _posterior(rather_NC, labels_N, SOFT)
@@ -109,7 +114,7 @@ def judge(
         wrong=wrong_N,
         transition=transition_CC,
         noise_rate=rate,
-        noise_interval=(max(0.0, min(low, rate) - chance), min(1.0, max(high, rate) + chance)),
+        noise_interval=(max(0.0, min(low, rate) - chance), min(1.0, high + chance)),
     )
 
 
@@ -211,12 +216,13 @@ def _posterior(mixture_NC: Tensor, labels_N: Tensor, temperature: float) -> tupl
 
 
 def noise_rate(
-    mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, temperature: float
+    mixture_NC: Tensor, labels_N: Tensor, held_out_N: Tensor, temperature: float, trust: float = 1.0
 ) -> float:
     """By all labels; the more by the held-out ones alone, the surer these say something else.
 
-    All are many, but the network may have learnt them by heart. The held-out ones are few: as long
-    as the difference is within two of their standard errors, it says nothing.
+    All are many, but the network may have learnt them by heart: the less `trust`, the more is known
+    of that. The held-out ones are few: with full trust, as long as the difference is within two of
+    their standard errors, it says nothing.
     """
 
     def rate_of(part_N: Tensor) -> float:
@@ -229,7 +235,7 @@ def noise_rate(
     if not held_out_N.any():
         return by_all
     by_held_out = rate_of(held_out_N)
-    noise = 4 * _variance(by_held_out, int(held_out_N.sum()))
+    noise = 4 * trust * _variance(by_held_out, int(held_out_N.sum()))
     difference = by_all - by_held_out
     return by_held_out + difference * noise / max(difference**2, noise, TINY)
 

@@ -15,6 +15,7 @@ from mlnt.config import Settings
 from mlnt.data.dataset import Dataset
 from mlnt.data.image_files import ImageFiles
 from mlnt.models import usual_model
+from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.words import noise_in_words
 from mlnt.texts import one_line, visible
 from mlnt.training import Stage, Watcher, model_name
@@ -178,7 +179,11 @@ def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
 
 def result_table(summary: dict[str, Any]) -> Table:
     """One row per model and iteration: best epoch by validation, and last epoch."""
-    table = Table(title=_noise_title(summary["noise"]))
+    is_led = any(row["iteration"] > 1 for row in summary["models"])
+    caption = (
+        f"validation from iteration 2 on: mean of {EPOCHS_TOGETHER} epochs" if is_led else None
+    )
+    table = Table(title=_noise_title(summary["noise"]), caption=caption)
     table.add_column("model", no_wrap=True)
     for heading in ("best epoch", "validation", "test (best)", "test (last)"):
         table.add_column(heading, justify="right")
@@ -199,7 +204,22 @@ def result_table(summary: dict[str, Any]) -> Table:
 def chosen_line(summary: dict[str, Any]) -> str:
     """Which model `predict` and `export` take, where colours do not show it."""
     chosen = summary["chosen"]
-    return f"chosen: {model_name(chosen['method'], chosen['model'], chosen['iteration'])}"
+    own = [row for row in summary["models"] if row["method"] == chosen["method"]]
+    highest = max(own, key=lambda row: row["validation"])
+    is_last = chosen["iteration"] > highest["iteration"]
+    why = " (the last iteration; none before is better by more than chance)" if is_last else ""
+    return f"chosen: {model_name(chosen['method'], chosen['model'], chosen['iteration'])}{why}"
+
+
+def hardly_learnt_line(summary: dict[str, Any]) -> str | None:
+    names = summary["label_issues"].get("hardly_learnt")
+    if not names:
+        return None
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return (
+        f"mind: nearly all labels of {', '.join(names[:5])}{more} are flagged; rather the model "
+        "has hardly learnt them, and says little about their labels"
+    )
 
 
 def noise_line(summary: dict[str, Any]) -> str:

@@ -26,7 +26,8 @@ def spread(rate: float, interval: Sequence[float] | None) -> str:
         return ""
     low, high = interval
     half = (high - low) / 2
-    if abs((low + high) / 2 - rate) <= 0.25 * half or round(rate - low) == round(high - rate):
+    is_centred = abs((low + high) / 2 - rate) <= 0.25 * half
+    if half <= rate and (is_centred or round(rate - low) == round(high - rate)):
         return f" ± {half:.0f} %" if rate >= 9.95 and half >= 0.95 else f" ± {percent(half)}"
     return f" ({percent(low)} to {percent(high)})"
 
