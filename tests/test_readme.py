@@ -1,20 +1,26 @@
 """What the README shows really runs."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from mlnt import cli
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", flags=re.DOTALL | re.MULTILINE)
 
 
-def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if BLOCK.search(p.read_text(encoding="utf-8"))], ids=lambda p: p.name
+)
+def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) >= 2
-    for block in blocks:
+    for _, indented in BLOCK.findall(page.read_text(encoding="utf-8")):
+        block = textwrap.dedent(indented)
         # Shown with the sizes one would use, run with small ones.
         names: dict[str, object] = {}
         exec(re.sub(r"epochs=\d+", "epochs=2", block), names)
@@ -41,7 +47,7 @@ def test_pictures_are_there() -> None:
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
     assert pictures
     for picture in pictures:
-        assert (Path(__file__).parent.parent / picture).is_file(), picture
+        assert (ROOT / picture).is_file(), picture
 
 
 def test_nothing_is_left_to_fill_in() -> None:
