@@ -1,11 +1,12 @@
 """Checkpoints and other files of a run: whole, checked, paced, and safe from a disk that fails."""
 
+import contextlib
 import errno
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from mlnt.training import Stage, Watcher
 from small_runs import leave_out_reports
 
 fcntl = pytest.importorskip("fcntl")
+resource = pytest.importorskip("resource")
 QUICK = {"epochs": 3, "iterations": 1, "sets": 1, "batch_size": 64, "seed": 1}
 
 
@@ -82,6 +84,49 @@ def test_any_damage_is_found(
     kept.save("x", content(2))
     kept.newest("x").unlink()
     assert number_of(kept.load("x")) in (0, 1), "the good one was not given up for the damaged"
+
+
+def test_both_damaged_are_put_aside_each_under_its_name(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path / "c")
+    for number in range(2):
+        kept.save("x", content(number))
+    newest, before = kept.newest("x").read_bytes()[:-1], kept.before("x").read_bytes()[:-2]
+    kept.newest("x").write_bytes(newest)
+    kept.before("x").write_bytes(before)
+    assert kept.load("x") is None
+    assert (kept.folder / "x.damaged").read_bytes() == newest
+    assert (kept.folder / "x.before.damaged").read_bytes() == before
+
+
+@contextlib.contextmanager
+def few_open_files(more: int) -> Iterator[None]:
+    """Inside, this process may open so many more at a time."""
+    free = os.dup(0)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_cannot_be_opened_now_is_not_damaged(tmp_path: Path, more: int) -> None:
+    """One that is good stays where it is, for a time when it can be read."""
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    kept = run.checkpoints
+    for number in range(2):
+        kept.save("1-mlnt", content(number))
+    before = {path.name: path.read_bytes() for path in kept.folder.iterdir()}
+    going_on = journal.RunJournal(run, make_settings("table"))
+    with few_open_files(more), pytest.raises(StorageError) as caught:
+        going_on.load(Stage("mlnt", 1))
+    assert re.search(r"cannot read \S+1-mlnt.safetensors: .*Too many open files", str(caught.value))
+    assert "no checkpoint yet" not in going_on.last_good
+    assert {path.name: path.read_bytes() for path in kept.folder.iterdir()} == before
+    assert number_of(kept.load("1-mlnt")) == 1
 
 
 class Failing:

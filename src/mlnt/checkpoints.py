@@ -2,7 +2,8 @@
 
     NAME.safetensors          the newest
     NAME.before.safetensors   the one before, until the newest has one before it
-    NAME.damaged              what was found unreadable when a run went on
+    NAME.damaged              the newest, NAME.before.damaged the one before, found damaged when a
+                              run went on
 
 A new one is written aside, flushed and read back; only then the newest becomes the one before and
 the new one the newest. Whenever that is cut short, one that reads back is there.
@@ -22,9 +23,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mlnt.files import parse_json
+from mlnt.errors import StorageError
+from mlnt.files import open_file, parse_json
 from mlnt.packing import Tensors, pack, unpack
-from mlnt.storage import flush_folder, write_aside, write_bytes
+from mlnt.storage import flush_folder, reason, write_aside, write_bytes
 
 # As safetensors calls them.
 DTYPES = {
@@ -82,7 +84,10 @@ class Checkpoints:
         write_aside(self.newest(name), write_and_read_back)
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """What was saved last and can be read; None if there is nothing of that name."""
+        """What was saved last and is whole; None if there is nothing of that name.
+
+        StorageError where the system does not let it be read: it may be whole all the same.
+        """
         there = [path for path in (self.newest(name), self.before(name)) if path.exists()]
         for path in there:
             try:
@@ -91,7 +96,9 @@ class Checkpoints:
                 instead = "it is begun anew" if path == there[-1] else "the one before is taken"
                 log.warning("%s is damaged (%s); %s", path, error, instead)
                 # Out of the way: else it would take the place of a good one at the next `save`.
-                os.replace(path, self.folder / f"{name}.damaged")
+                os.replace(path, path.with_suffix(".damaged"))
+            except OSError as error:
+                raise StorageError(f"cannot read {path}: {reason(error)}") from None
         return None
 
     def remove(self) -> None:
@@ -137,12 +144,20 @@ def _header(tensors: Tensors, metadata: dict[str, str]) -> bytes:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """DamagedError if it is not what was written; OSError if it cannot be looked at."""
+    open_file(path).close()  # whatever the reason, safetensors says "no such file"
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = _open(path)
         if checksum_of(metadata["content"], tensors) != metadata["sha256"]:
             raise DamagedError("its checksum differs")
         return unpack(parse_json(metadata["content"]), tensors)
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise DamagedError(str(error).split("\n", 1)[0]) from None
+
+
+def _open(path: Path) -> tuple[dict[str, str], Tensors]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except RuntimeError as error:  # of torch, which opens the file once more
+        raise OSError(errno.EIO, str(error).split("\n", 1)[0]) from None

@@ -23,7 +23,7 @@ class TrainingError(RuntimeError):
 
 
 class StorageError(TrainingError):
-    """A run folder cannot be written to; what it held before is still there."""
+    """A run folder cannot be read or written to; what it held before is still there."""
 
 
 class Stopped(Exception):

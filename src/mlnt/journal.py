@@ -118,7 +118,8 @@ class RunJournal(Journal):
     def last_good(self) -> str:
         """The last checkpoint, for a message; somebody may have removed it."""
         if self.reached is None:
-            return "no checkpoint yet"
+            has_some = any(self.run.checkpoints.folder.glob("*.safetensors"))
+            return "its checkpoints are as they were" if has_some else "no checkpoint yet"
         stage, reached = self.reached
         path = self.run.checkpoints.find(stage.file_name)
         if path is None:

@@ -196,7 +196,7 @@ class RunFolder:
         """Inside, the files are taken at their word; where they are not as they should, say so."""
         try:
             yield
-        except (InputError, OSError):
+        except (InputError, OSError, StorageError):
             raise
         except Exception as error:  # a stranger's file may make any step of it go wrong
             what = f"{type(error).__name__}: {error}"
