@@ -1,5 +1,6 @@
 """An interrupted run goes on where it stopped, and comes to the same end bit for bit."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -406,6 +407,53 @@ def test_two_processes_do_not_train_into_one_folder(tmp_path: Path) -> None:
         train(tmp_path / "run")
     train(tmp_path / "run", "cross_entropy")  # the lock is gone with its holder
     assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_a_run_that_another_began_meanwhile_is_never_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the folder was found empty, before it is locked."""
+    folder = tmp_path / "run"
+
+    def of_another(*arguments: Any) -> None:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr("mlnt.api.check_output", of_another)
+    with pytest.raises(InputError, match="already holds a run"):
+        train(folder, "cross_entropy")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"config.json": "{}"}
+
+
+def test_each_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    """Several that were started at once."""
+    runs = tmp_path / "runs"
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(RunFolder.next_free(runs, "x")) for _ in range(3)]
+        assert [path.name for path in taken] == ["x-001", "x-002", "x-003"]
+        RunFolder.reserve(taken[0]).create({})
+    assert [path.name for path in runs.iterdir()] == ["x-001"], "the others began nothing"
+    with RunFolder.next_free(runs, "x") as path:
+        assert path.name == "x-002"
+    (tmp_path / "file").touch()
+    refused = pytest.raises(InputError, match="cannot write to")
+    with refused, RunFolder.next_free(tmp_path / "file", "x"):
+        pass
+
+
+def test_a_training_that_is_refused_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+    quick = ["--method", "cross_entropy", "--epochs", "1"]
+    assert command(["train", "d.npz", "--rho", "50"]) == 2
+    assert command(["train", "d.npz", *quick, "--batch-size", "5000"]) == 2
+    assert not (tmp_path / "runs").exists()
+    leave_out_reports(monkeypatch)
+    for number in (1, 2):
+        assert command(["train", "d.npz", *quick]) == 0
+        assert (tmp_path / "runs" / f"d-00{number}" / "summary.json").is_file()
 
 
 def test_killed_before_its_first_file(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The commands: parse, call, print."""
 
+import contextlib
 import csv
 import math
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,8 +114,9 @@ def train(
         "text_column": text_column,
         "preset": preset,
     }
-    folder = Path(join().share(str(_folder_of_run(data, out, resume, {**given, **_set(others)}))))
-    with Interruption(join()) as interruption:
+    chosen = _folder_of_run(data, out, resume, {**given, **_set(others)})
+    with chosen as own, Interruption(join()) as interruption:
+        folder = Path(join().share(str(own)))
         try:
             with TerminalProgress(console) as progress:
                 watchers = [progress, interruption]
@@ -168,17 +171,22 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
 
 def _folder_of_run(
     data: str | None, out: Path | None, resume: Path | None, given: dict[str, Any]
-) -> Path:
-    """The folder to train into; a new run needs DATA, one that goes on nothing but its folder."""
+) -> AbstractContextManager[Path]:
+    """The folder to train into; a new run needs DATA, one that goes on nothing but its folder.
+
+    Of several processes the first says which; only it makes a new one.
+    """
     if resume is None and data is None:
         raise InputError("give DATA to train on, or --resume RUN to go on with a run")
     if resume is None:
         runs, name = Path("runs"), Path(data or "").stem
         begun = RunFolder.of_job(runs, name, job()) if restarted() else None
-        return out or begun or RunFolder.next_free(runs, name)
+        if out is None and begun is None and join().leads:
+            return RunFolder.next_free(runs, name)
+        return contextlib.nullcontext(out or begun or runs)
     if data is not None or out is not None or given.keys() - {"model", *MACHINE}:
         raise InputError("--resume goes on with the data and settings of its run; give no others")
-    return resume
+    return contextlib.nullcontext(resume)
 
 
 def _set(options: dict[str, Any]) -> dict[str, Any]:

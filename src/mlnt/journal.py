@@ -16,7 +16,7 @@ from mlnt.distributed import World
 from mlnt.errors import InputError
 from mlnt.models import is_imported
 from mlnt.packing import Tensors, copied, pack, unpack
-from mlnt.runs import CONFIG, SUMMARY, RunFolder
+from mlnt.runs import CONFIG, SUMMARY, RunFolder, holds_a_run
 from mlnt.training import Journal, Stage
 
 # Where and how fast a run is computed is no matter of what it computes.
@@ -165,7 +165,9 @@ def going_on(folder: Path, model: str) -> str:
 
 def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bool) -> RunJournal:
     """A journal for a new run, or for one that was interrupted and was begun alike."""
-    if resume and run.file(CONFIG).exists():
+    if run.file(CONFIG).exists():
+        if not resume:  # since it was looked at first another process has begun it, perhaps ended
+            raise InputError(holds_a_run(run.path))
         if run.file(SUMMARY).exists():
             run.checkpoints.remove()  # if it was killed in its very last moment
             command = shlex.join(["mlnt", "report", str(run.path)])

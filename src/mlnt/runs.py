@@ -64,7 +64,7 @@ class RunFolder:
             if run.file(CONFIG).exists() and may_exist:
                 return run
             if run.file(CONFIG).exists():
-                raise InputError(f"{path} already holds a run; choose another folder with --out")
+                raise InputError(holds_a_run(path))
             if run.path.exists() and (not run.path.is_dir() or _holds_anything(run.path)):
                 raise InputError(f"{path} is not an empty folder; choose another with --out")
         except (OSError, ValueError) as error:
@@ -153,12 +153,19 @@ class RunFolder:
                     )
 
     @classmethod
-    def next_free(cls, parent: Path, name: str) -> Path:
-        """parent/name-001, or the next number not yet taken."""
-        number = 1
-        while (parent / f"{name}-{number:03d}").exists():
-            number += 1
-        return parent / f"{name}-{number:03d}"
+    @contextlib.contextmanager
+    def next_free(cls, parent: Path, name: str) -> Iterator[Path]:
+        """parent/name-001, or the next number not yet taken: made here, so that nobody else takes
+        it; gone at the end where no run has begun in it."""
+        is_new = not parent.exists()
+        path = _make_numbered(parent, name)
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(OSError):  # it is not empty, as it should be
+                path.rmdir()
+                if is_new:
+                    parent.rmdir()
 
     @classmethod
     def of_job(cls, parent: Path, name: str, job: str | None) -> Path | None:
@@ -261,6 +268,24 @@ class RunFolder:
             if not value.isfinite().all():
                 raise InputError(f"{name}.safetensors is damaged: {key} is not finite")
         return model.eval()
+
+
+def holds_a_run(path: str | Path) -> str:
+    return f"{path} already holds a run; choose another folder with --out"
+
+
+def _make_numbered(parent: Path, name: str) -> Path:
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            path = parent / f"{name}-{number:03d}"
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                return path
+            number += 1
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write to {parent}: {error}") from None
 
 
 def _is_running(process: str) -> bool:
