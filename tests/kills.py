@@ -66,9 +66,8 @@ def train(folder: Path, eager: bool) -> None:
     rows = rows + torch.randn(240, 2, generator=generator)
     if eager:
         journal.SHARE = journal.END_SHARE = 1e9
-    api.write_report = lambda run, summary: (
-        None
-    )  # drawn from what was written before; a second of matplotlib
+    # Drawn from what was written before; a second of matplotlib.
+    api.write_report = lambda run: None
     mlnt.train(
         (rows, labels), out=folder, resume=True, model=network, noise="symmetric:0.3", epochs=3,
         iterations=2, sets=2, batch_size=32, seed=5, checkpoint_minutes=0 if eager else 5,

@@ -211,6 +211,15 @@ class TestPage:
         with pytest.raises(mlnt.InputError, match=r"gallery\.jsonl cannot be read"):
             write_report(RunFolder(tmp_path))
 
+    def test_a_method_with_a_name_that_is_no_mathematics(self, tmp_path: Path) -> None:
+        make_run(tmp_path, ["a", "b"])
+        text = (tmp_path / "metrics.jsonl").read_text()
+        (tmp_path / "metrics.jsonl").write_text(text.replace('"mlnt"', '"$\\\\x$"'))
+        write_report(RunFolder(tmp_path))
+        (tmp_path / "metrics.jsonl").write_text(text.replace('"mlnt"', '"\\ud800"'))
+        with pytest.raises(mlnt.InputError, match="damaged"):
+            write_report(RunFolder(tmp_path))
+
     def test_a_chosen_model_that_is_not_there(self, tmp_path: Path) -> None:
         make_run(tmp_path, ["a", "b"])
         text = (tmp_path / "summary.json").read_text()

@@ -333,6 +333,22 @@ def test_damaged_runs_are_refused(tmp_path: Path, damage: str) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_figure_that_cannot_be_drawn_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ImportError("no matplotlib")
+
+    run = make_run(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("mlnt.reproduce.record.draw_stages", fail)
+        with pytest.raises(ImportError):
+            write_results([run], tmp_path / "results")
+    (run / "metrics.jsonl").write_text('{"method": "mlnt", "iteration": 1}\n')
+    with pytest.raises(InputError, match="damaged"):
+        write_results([run], tmp_path / "others")
+
+
 @pytest.mark.parametrize("lost", ["models", "noise"])
 def test_damaged_results_are_named(tmp_path: Path, lost: str) -> None:
     results = tmp_path / "results"

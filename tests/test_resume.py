@@ -450,7 +450,6 @@ def test_a_training_that_is_refused_leaves_no_folder(
     assert command(["train", "d.npz", "--rho", "50"]) == 2
     assert command(["train", "d.npz", *quick, "--batch-size", "5000"]) == 2
     assert not (tmp_path / "runs").exists()
-    leave_out_reports(monkeypatch)
     for number in (1, 2):
         assert command(["train", "d.npz", *quick]) == 0
         assert (tmp_path / "runs" / f"d-00{number}" / "summary.json").is_file()
@@ -462,22 +461,45 @@ def test_killed_before_its_first_file(tmp_path: Path) -> None:
     train(tmp_path / "run", "cross_entropy", resume=True)
 
 
-def test_killed_while_the_report_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill(*arguments: Any) -> None:
-        raise Killed
+def test_killed_while_the_report_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run has come to its end; the report is made from what it holds."""
+
+    def kill(run: RunFolder) -> None:
+        raise KeyboardInterrupt
 
     folder = tmp_path / "run"
     monkeypatch.setattr("mlnt.api.write_report", kill)
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         train(folder, "cross_entropy")
-    monkeypatch.setattr("mlnt.api.write_report", write_report)
-    train(folder, "cross_entropy", resume=True)
-    page = (folder / "report.html").read_bytes()
     assert not (folder / "checkpoints").exists()
-    write_report(RunFolder(folder))
-    assert (folder / "report.html").read_bytes() == page, "made of what summary.json will say"
+    with pytest.raises(InputError, match="has come to its end; `mlnt report"):
+        train(folder, "cross_entropy", resume=True)
+    assert command(["report", str(folder)]) == 0
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("error", [ImportError("no matplotlib"), OSError(28, "No space left")])
+def test_a_report_that_fails_takes_nothing_from_the_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    folder = tmp_path / "run"
+
+    def fail(rows: list[dict[str, Any]]) -> None:
+        raise error
+
+    monkeypatch.setattr("mlnt.api.write_report", write_report)
+    monkeypatch.setattr("mlnt.report.draw_curves", fail)
+    summary = train(folder, "cross_entropy").summary
+    assert RunFolder(folder).read_json("summary.json")["seconds"] == summary["seconds"]
+    assert f"the report could not be made ({type(error).__name__}: " in caplog.text
+    assert f"`mlnt report {folder}` makes it again" in caplog.text
+    with pytest.raises(type(error)):  # not called damage
+        write_report(RunFolder(folder))
+    monkeypatch.undo()
+    assert command(["report", str(folder)]) == 0
 
 
 def test_momentum_keeps_the_layout_of_its_weights(tmp_path: Path) -> None:

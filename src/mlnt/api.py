@@ -4,9 +4,10 @@ data -> validation held out -> noise (experiments only) -> stages of the method 
 """
 
 import contextlib
-import hashlib
+import logging
 import math
 import platform
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from mlnt.all_labels import Judged, judge_all_labels
 from mlnt.allocator import memory_kept
 from mlnt.config import Settings, convert, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
+from mlnt.data.fingerprint import fingerprint
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.picture_sets import as_read
@@ -52,7 +54,7 @@ from mlnt.training import Trainer, Watcher
 
 __all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
 
-SIZED_PICTURES = 1000  # whose sizes tell one tree of pictures from another of the same names
+log = logging.getLogger("mlnt")
 ModelSource = str | OwnModel
 # What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
 SOURCE = {
@@ -204,6 +206,7 @@ def train(
             summary["checkpoints"] = journal.cost()
             with run.writing():
                 _write_result(run, result, summary, issues, judged, prepared)
+            _draw_report(run)
     return Training(
         model=result.model,
         encoder=prepared.encoder,
@@ -280,7 +283,7 @@ def _lasting(place: Any) -> str:
 
 def _check_same_everywhere(dataset: Dataset, world: World) -> None:
     """Several processes compute what one would, of the same data."""
-    if world.size > 1 and len(set(world.gather_values(_fingerprint(dataset)))) > 1:
+    if world.size > 1 and len(set(world.gather_values(fingerprint(dataset.train)))) > 1:
         raise InputError(
             "the processes have different data; give all of them the same samples in the same order"
         )
@@ -331,25 +334,10 @@ def _config(
                 if (split := getattr(dataset, name)) is not None
             },
             "encoder": encoder_to_json(dataset.encoder),
-            "fingerprint": _fingerprint(dataset),
+            "fingerprint": fingerprint(dataset.train),
         },
         "noise": noise,
     }
-
-
-def _fingerprint(dataset: Dataset) -> str:
-    """Of labels and inputs in their order; of pictures on disk the names, and the sizes of some."""
-    digest = hashlib.sha256(dataset.train.labels.numpy().tobytes())
-    inputs = dataset.train.inputs
-    if not isinstance(inputs, ImageFiles):
-        digest.update(inputs.contiguous().numpy().data.cast("B"))
-        return digest.hexdigest()
-    for index in range(len(inputs)):
-        digest.update(inputs.paths[index].encode("utf-8", "surrogatepass"))
-    for index in range(0, len(inputs), max(1, len(inputs) // SIZED_PICTURES)):
-        file = Path(inputs.paths.full(index))
-        digest.update(str(file.stat().st_size if exists(file) else None).encode())
-    return digest.hexdigest()
 
 
 def _name_of_model(own_model: Any) -> str:
@@ -382,9 +370,18 @@ def _write_result(
         run.write(FAULTS, dataset.train.inputs.faults.write)
     if (kept := result.kept) is not None:
         run.write(FILTERED, lambda path: write_filtered(path, kept, dataset))
-    write_report(run, summary)
     run.write_json(SUMMARY, summary)  # last: a run that has it is finished
     run.checkpoints.remove()
+
+
+def _draw_report(run: RunFolder) -> None:
+    """It can be made again at any time: what goes wrong here takes nothing from the run."""
+    try:
+        write_report(run)
+    except Exception as error:
+        command = shlex.join(["mlnt", "report", str(run.path)])
+        what = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        log.warning("the report could not be made (%s); `%s` makes it again", what, command)
 
 
 @contextlib.contextmanager

@@ -166,7 +166,9 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
         pictures = "picture" if unreadable == 1 else "pictures"
         words = f"{unreadable:,} {pictures} could not be read: see {FAULTS}"
         console.print(words, soft_wrap=True)
-    console.print(f"run folder: {folder}  (look at {REPORT} and {CURVES} in it)", soft_wrap=True)
+    drawn = " and ".join(name for name in (REPORT, CURVES) if (folder / name).is_file())
+    look = f"  (look at {drawn} in it)" if drawn else ""
+    console.print(f"run folder: {folder}{look}", soft_wrap=True)
 
 
 def _folder_of_run(

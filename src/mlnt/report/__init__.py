@@ -11,31 +11,27 @@ The samples themselves come from gallery.jsonl, where the run left one.
 """
 
 import io
-from typing import Any
 
 from mlnt.gallery import GALLERY, read_gallery
 from mlnt.report.charts import STYLES, draw_curves
 from mlnt.report.findings import read_findings
 from mlnt.report.page import render
-from mlnt.runs import CONFIG, CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder, plain
+from mlnt.runs import CONFIG, CURVES, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 
 __all__ = ["STYLES", "draw_curves", "write_report"]
 
 
-def write_report(run: RunFolder, summary: dict[str, Any] | None = None) -> None:
-    """Make curves.png and report.html from what the run folder holds.
-
-    `summary` is what will be its summary.json, where that is still to be written.
-    """
+def write_report(run: RunFolder) -> None:
+    """Make curves.png and report.html from what the run folder holds."""
     with run.expect_intact():
-        config = run.read_json(CONFIG)
-        summary = run.read_json(SUMMARY) if summary is None else plain(summary)
+        config, summary = run.read_json(CONFIG), run.read_json(SUMMARY)
         findings = read_findings(
             run.file(LABEL_ISSUES), config["data"]["classes"], summary["label_issues"]["flagged"]
         )
         metrics, gallery = run.read_metrics(), read_gallery(run.file(GALLERY))
-        picture = io.BytesIO()
-        draw_curves(metrics).savefig(picture, format="png", dpi=150)
-        page = render(config, summary, metrics, findings, gallery)
-        run.write(CURVES, lambda path: path.write_bytes(picture.getvalue()))
-        run.write_text(REPORT, page)
+        page = render(config, summary, metrics, findings, gallery).encode()
+    # Now the figures are known to be some: what goes wrong here is no matter of the files.
+    picture = io.BytesIO()
+    draw_curves(metrics).savefig(picture, format="png", dpi=150)
+    run.write(CURVES, lambda path: path.write_bytes(picture.getvalue()))
+    run.write(REPORT, lambda path: path.write_bytes(page))

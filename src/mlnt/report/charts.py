@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlnt.texts import one_line
+
 if TYPE_CHECKING:  # slow to import, and seldom wanted
     from matplotlib.figure import Figure
 
@@ -168,6 +170,11 @@ def nice_steps(low: float, high: float, count: int) -> list[float]:
     return [round(number * step, 9) for number in range(first, max(last, first + 1) + 1)]
 
 
+def _label(name: str) -> str:
+    """For matplotlib, to which dollar signs are mathematics."""
+    return one_line(name).replace("$", r"\$")
+
+
 def draw_curves(rows: list[dict[str, Any]]) -> "Figure":
     """The same as a picture: a panel per iteration, cross entropy in each."""
     from matplotlib.figure import Figure
@@ -178,7 +185,9 @@ def draw_curves(rows: list[dict[str, Any]]) -> "Figure":
     styles = dict(zip(("baseline", "student", "teacher"), STYLES.values(), strict=True))
     for axis, panel in zip(axes, panels, strict=True):
         for line in panel.lines:
-            axis.plot(*zip(*line.points, strict=True), label=line.name, **styles[line.style])
+            axis.plot(
+                *zip(*line.points, strict=True), label=_label(line.name), **styles[line.style]
+            )
         if panel.iteration > 0:
             axis.set_title(f"iteration {panel.iteration}")
         axis.set_xlabel("epoch")

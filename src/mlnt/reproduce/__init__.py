@@ -96,8 +96,9 @@ def run_experiment(
         table = ResultTable(
             _title(experiment, place, fast), place.name, tuple(rows), _note(place, rows)
         )
-        files = [*_write_table(table, out), *_draw(what, experiment, place, table, every, out)]
-        files += _write_sheets(experiment, place, every)
+        files = _write_table(table, out)
+    files += _draw(what, experiment, place, table, every, out)
+    files += _write_sheets(experiment, place, every)
     finished = sum(cell.is_finished for cell in chosen)
     return Outcome(table, tuple(files), finished, len(chosen), failed)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlnt.report import STYLES
+from mlnt.report.charts import curves
 from mlnt.reproduce.cells import Cell
 from mlnt.reproduce.experiments import Experiment, Line, swept_value, symbol_of
 from mlnt.reproduce.paper import Published, find_published
@@ -54,6 +55,16 @@ def save_figure(figure: "Figure", stem: Path) -> list[Path]:
     return paths
 
 
+def read_rows(run: RunFolder) -> list[dict[str, Any]]:
+    """A run's metrics.jsonl, each line of it with the figures that are drawn here."""
+    with run.expect_intact():
+        rows = run.read_metrics()
+        curves(rows)  # looks at the accuracies
+        if not all(isinstance(row["epoch"], int) for row in rows):
+            raise ValueError("an epoch without a number")
+    return rows
+
+
 def draw_progress(cells: Sequence[Cell], title: str) -> "Figure":
     """Left: accuracy on the noisy training labels by epoch; right: on the clean test data.
 
@@ -61,7 +72,7 @@ def draw_progress(cells: Sequence[Cell], title: str) -> "Figure":
     """
     figure = _new_figure(9.2, 3.9)
     left, right = figure.subplots(1, 2)
-    runs = [RunFolder.open(cell.folder).read_metrics() for cell in cells if cell.is_finished]
+    runs = [read_rows(RunFolder.open(cell.folder)) for cell in cells if cell.is_finished]
     for method, model in (name.split() for name in STYLES):
         _draw_curve(left, runs, method, model, "train")
         _draw_curve(right, runs, method, model, "test")

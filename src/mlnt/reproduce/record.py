@@ -13,7 +13,7 @@ from mlnt.config import settings_from
 from mlnt.errors import InputError
 from mlnt.files import read_file
 from mlnt.reproduce.experiments import EXPERIMENTS
-from mlnt.reproduce.figures import PROGRESS, draw_stages
+from mlnt.reproduce.figures import PROGRESS, draw_stages, read_rows
 from mlnt.reproduce.naming import (
     data_of,
     folder_of,
@@ -215,13 +215,10 @@ def _draw_group(group: Group, changed: set[Path]) -> list[Path]:
     folders = sorted({run.folder.parent for run in runs})
     if not runs or not (folders[0] in changed or not (folders[0] / PROGRESS).is_file()):
         return []
-    metrics = []
-    for run in runs:
-        with RunFolder(run.folder).expect_intact():
-            metrics.append(RunFolder(run.folder).read_metrics())
+    metrics = [read_rows(RunFolder(run.folder)) for run in runs]
     path = folders[0] / PROGRESS
     with RunFolder(path.parent).expect_intact():
         paper = next((row.paper for row in reversed(group.rows()) if row.method == "mlnt"), None)
-        figure = draw_stages(metrics, group.title, paper)
-        write_aside(path, lambda aside: figure.savefig(aside, dpi=DPI))
+    figure = draw_stages(metrics, group.title, paper)
+    write_aside(path, lambda aside: figure.savefig(aside, dpi=DPI))
     return [path]

@@ -39,9 +39,13 @@ def draw_filtered(cell: Cell, title: str) -> "Figure":
     figure.subplots_adjust(0.01, 0.55 / height, 0.99, 1 - 0.4 / height, 0.1, 0.42)
     for axis in axes:
         axis.axis("off")
-    pictures = to_pictures(dataset, [int(issue["index"]) for issue in chosen])
-    for axis, issue, picture in zip(axes, chosen, pictures, strict=False):
-        _draw_issue(axis, issue, picture, _true_class(dataset, cell, int(issue["index"])))
+    with RunFolder(cell.folder).expect_intact():
+        indices = [int(issue["index"]) for issue in chosen]
+        pictures = to_pictures(dataset, indices)
+        true = [_true_class(dataset, cell, index) for index in indices]
+        words = [_words(*of_issue) for of_issue in zip(chosen, true, strict=True)]
+    for axis, picture, lines in zip(axes, pictures, words, strict=False):
+        _draw_issue(axis, picture, lines)
     heading = f"{title}: {len(filtered)} filtered out, the least probable labels first"
     figure.suptitle(heading, fontsize=10, y=1 - 0.1 / height)
     return figure
@@ -78,17 +82,23 @@ def _true_class(dataset: Dataset, cell: Cell, index: int) -> str | None:
     return None if true_N is None else dataset.classes[int(true_N[index])]
 
 
-def _draw_issue(axis: Any, issue: Mapping[str, str], picture: np.ndarray, true: str | None) -> None:
-    axis.imshow(picture, cmap="gray_r" if picture.ndim == 2 else None, interpolation="nearest")
+def _words(issue: Mapping[str, str], true: str | None) -> list[tuple[str, str]]:
+    """The lines below a picture, and their colours."""
     given, mentor = (
         f"{issue[name]} ({float(issue[f'{name}_probability']):.2f})" for name in ("given", "mentor")
     )
     lines = [(f"given: {given}", GIVEN), (f"mentor: {mentor}", MENTOR)]
     if true is not None:
         lines.append((f"true: {true}", TRUTH))
+    return lines
+
+
+def _draw_issue(axis: Any, picture: np.ndarray, lines: Sequence[tuple[str, str]]) -> None:
+    axis.imshow(picture, cmap="gray_r" if picture.ndim == 2 else None, interpolation="nearest")
     for place, (text, colour) in enumerate(lines):
+        plain = text.replace("$", r"\$")  # to matplotlib they would be mathematics
         axis.annotate(
-            text, (0.5, 0), (0, -3 - 11 * place), "axes fraction", "offset points",
+            plain, (0.5, 0), (0, -3 - 11 * place), "axes fraction", "offset points",
             color=colour, fontsize=7.5, ha="center", va="top",
         )  # fmt: skip
 

@@ -1,0 +1,25 @@
+"""What tells the data of one run from those of another."""
+
+import hashlib
+from pathlib import Path
+
+from mlnt.data.dataset import Split
+from mlnt.data.image_files import ImageFiles
+from mlnt.data.raw import exists
+
+SIZED_PICTURES = 1000  # whose sizes tell one tree of pictures from another of the same names
+
+
+def fingerprint(split: Split) -> str:
+    """Of labels and inputs in their order; of pictures on disk the names, and the sizes of some."""
+    digest = hashlib.sha256(split.labels.numpy().tobytes())
+    inputs = split.inputs
+    if not isinstance(inputs, ImageFiles):
+        digest.update(inputs.contiguous().numpy().data.cast("B"))
+        return digest.hexdigest()
+    for index in range(len(inputs)):
+        digest.update(inputs.paths[index].encode("utf-8", "surrogatepass"))
+    for index in range(0, len(inputs), max(1, len(inputs) // SIZED_PICTURES)):
+        file = Path(inputs.paths.full(index))
+        digest.update(str(file.stat().st_size if exists(file) else None).encode())
+    return digest.hexdigest()
