@@ -222,6 +222,41 @@ def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
     assert number_of(kept.load("x")) == 7
 
 
+def test_two_processes_may_write_one_file(tmp_path: Path) -> None:
+    """Each beside the other: whoever is last has its way, and none fails."""
+    final = tmp_path / "table.csv"
+
+    def write(path: Path) -> None:
+        path.write_text("of this process")
+        code = (
+            "import sys; from pathlib import Path; from mlnt.storage import write_aside;"
+            "write_aside(Path(sys.argv[1]), lambda path: path.write_text('of another'))"
+        )
+        subprocess.run([sys.executable, "-c", code, str(final)], check=True)
+        assert final.read_text() == "of another"
+
+    storage.write_aside(final, write)
+    assert final.read_text() == "of this process"
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_what_the_dead_left_is_cleared_away(tmp_path: Path) -> None:
+    final = tmp_path / "x.csv"
+    code = "import os, sys; from pathlib import Path; from mlnt.storage import write_aside;"
+    code += "write_aside(Path(sys.argv[1]), lambda path: (path.touch(), os._exit(0)))"
+    subprocess.run([sys.executable, "-c", code, str(final)], check=True)
+    [left] = tmp_path.iterdir()
+    of_others = [
+        left.with_name(re.sub(r"\d+\.part", f"{os.getppid()}.part", left.name)),  # it lives
+        left.with_name(re.sub(r"[^.]+\.part", "elsewhere-1.part", left.name)),
+        left.with_name(left.name.replace("x.csv", "y.csv")),  # another file
+    ]
+    for path in of_others:
+        path.touch()
+    storage.write_aside(final, lambda path: path.write_text("new"))
+    assert sorted(tmp_path.iterdir()) == sorted([final, *of_others])
+
+
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.arange(300) % 3
     noise = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from mlnt.checkpoints import Checkpoints
 from mlnt.errors import Busy, InputError, StorageError
 from mlnt.files import MOST_JSON, parse_json, read_file
-from mlnt.storage import flush_folder, reason, write_aside, write_bytes
+from mlnt.storage import flush_folder, is_running, reason, write_aside, write_bytes
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -110,7 +110,7 @@ class RunFolder:
             except OSError:
                 holder = os.read(descriptor, 20).decode(errors="replace")
                 os.close(descriptor)
-                if _is_running(holder) or time.monotonic() > given_up:
+                if is_running(holder) or time.monotonic() > given_up:
                     known = f" ({holder})" if holder.isdigit() else ""
                     message = f"another process{known} is training into {self.path}"
                     raise Busy(message) from None
@@ -286,19 +286,6 @@ def _make_numbered(parent: Path, name: str) -> Path:
             number += 1
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write to {parent}: {error}") from None
-
-
-def _is_running(process: str) -> bool:
-    """Whether a lock's holder is there; one that has not said its number yet is."""
-    if not process.isdigit():
-        return True
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _holds_anything(folder: Path) -> bool:
