@@ -336,6 +336,22 @@ def test_refuses_data_of_which_two_samples_have_changed_places(tmp_path: Path) -
     mlnt.train((rows, labels), resume=True, **options)
 
 
+@pytest.mark.parametrize("name", ["validation", "test"])
+def test_refuses_other_labels_to_choose_and_measure_by(tmp_path: Path, name: str) -> None:
+    few = few_digits(420, 500)
+    others = few[0], (few[1] + 1) % 10
+    options = {"method": "cross_entropy", "validation_data": few, "test_data": few}
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", deadline=-math.inf, **options)
+    with pytest.raises(InputError, match=f"was begun with other {name} data"):
+        train(tmp_path / "run", resume=True, **{**options, f"{name}_data": others})
+    run = RunFolder(tmp_path / "run")
+    config = run.read_json("config.json")
+    del config["data"]["other_fingerprints"]  # as of a run that was begun before there were any
+    run.write_json("config.json", config)
+    train(tmp_path / "run", resume=True, **options)
+
+
 def test_refuses_what_has_ended_or_never_began(
     tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

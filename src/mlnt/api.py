@@ -22,7 +22,7 @@ from mlnt.all_labels import Judged, judge_all_labels
 from mlnt.allocator import memory_kept
 from mlnt.config import Settings, convert, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
-from mlnt.data.fingerprint import fingerprint
+from mlnt.data.fingerprint import fingerprint, other_fingerprints
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.picture_sets import as_read
@@ -283,7 +283,10 @@ def _lasting(place: Any) -> str:
 
 def _check_same_everywhere(dataset: Dataset, world: World) -> None:
     """Several processes compute what one would, of the same data."""
-    if world.size > 1 and len(set(world.gather_values(fingerprint(dataset.train)))) > 1:
+    if world.size == 1:
+        return
+    found = [fingerprint(dataset.train), *other_fingerprints(dataset).values()]
+    if len(set(world.gather_values(" ".join(found)))) > 1:
         raise InputError(
             "the processes have different data; give all of them the same samples in the same order"
         )
@@ -335,6 +338,7 @@ def _config(
             },
             "encoder": encoder_to_json(dataset.encoder),
             "fingerprint": fingerprint(dataset.train),
+            "other_fingerprints": other_fingerprints(dataset),
         },
         "noise": noise,
     }

@@ -204,3 +204,8 @@ def check_same(was: dict[str, Any], now: dict[str, Any], where: str) -> None:
     for name in ("classes", "samples", "fingerprint"):
         if was["data"][name] != now["data"][name]:
             raise InputError(f"{where} was begun with other data (its {name} differ)")
+    # Runs begun earlier have none.
+    others = was["data"].get("other_fingerprints", {})
+    for name, value in now["data"]["other_fingerprints"].items():
+        if others.get(name, value) != value:
+            raise InputError(f"{where} was begun with other {name} data")

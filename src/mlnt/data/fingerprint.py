@@ -3,16 +3,24 @@
 import hashlib
 from pathlib import Path
 
-from mlnt.data.dataset import Split
+from mlnt.data.dataset import Dataset, Split
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.raw import exists
 
 SIZED_PICTURES = 1000  # whose sizes tell one tree of pictures from another of the same names
 
 
+def other_fingerprints(dataset: Dataset) -> dict[str, str]:
+    """Of validation and test data, by which models are chosen and measured."""
+    splits = {"validation": dataset.validation, "test": dataset.test}
+    return {name: fingerprint(split) for name, split in splits.items() if split is not None}
+
+
 def fingerprint(split: Split) -> str:
     """Of labels and inputs in their order; of pictures on disk the names, and the sizes of some."""
     digest = hashlib.sha256(split.labels.numpy().tobytes())
+    if split.given_labels is not None:  # of validation data alone
+        digest.update(split.given_labels.numpy().tobytes())
     inputs = split.inputs
     if not isinstance(inputs, ImageFiles):
         digest.update(inputs.contiguous().numpy().data.cast("B"))
