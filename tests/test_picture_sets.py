@@ -190,6 +190,43 @@ def test_interrupted_within_an_epoch_it_goes_on(tree: Path, tmp_path: Path) -> N
     assert all(torch.equal(state[name], value) for name, value in again.model.state_dict().items())
 
 
+class StopAtTheEnd(Watcher):
+    """After the last epoch of the second iteration; nothing is left to be trained."""
+
+    def epoch_ends(self, row: dict[str, Any]) -> None:
+        if (row["iteration"], row["epoch"]) == (2, 2):
+            raise mlnt.Stopped
+
+
+def test_what_could_not_be_read_is_known_when_a_run_goes_on(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn, counted = tmp_path / "torn", list[int]()
+    shutil.copytree(tree, torn)
+    for part in ("noisy_train", "clean_val", "clean_test"):
+        for key in (tree / f"{part}_key_list.txt").read_text().split()[:3]:
+            (torn / key).write_bytes(b"no picture")
+    readable = len((tree / "clean_val_key_list.txt").read_text().split()) - 3
+
+    def count(stages: Any, samples: int) -> Any:
+        counted.append(samples)
+        return choose_stage(stages, samples)
+
+    monkeypatch.setattr("mlnt.iterations.choose_stage", count)
+    monkeypatch.setattr("mlnt.recipes.choose_stage", count)
+    options = {"epochs": 2, "iterations": 2, "tau": 0.5}
+    whole = train(torn, **options).summary
+    assert counted == [readable] * 2, "by which the mentor is chosen, and the model in the end"
+    with pytest.raises(mlnt.Stopped):
+        train(torn, out=tmp_path / "run", watchers=[StopAtTheEnd()], **options)
+    counted.clear()
+    again = train(torn, out=tmp_path / "run", resume=True, **options).summary
+    assert counted == [readable] * 2
+    for name in ("unreadable_pictures", "filters", "label_issues", "test_by_class"):
+        assert again[name] == whole[name], name
+    assert whole["unreadable_pictures"] == 9
+
+
 def test_a_folder_by_class_and_predictions(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

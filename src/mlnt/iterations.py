@@ -129,7 +129,6 @@ def run_iterations(
 ) -> Led:
     """Train `settings.iterations` times; `make_method` gets the mentor, None in the first."""
     settings, train = trainer.settings, trainer.train
-    validation_samples = int(seen(trainer.validation).sum())
     led, mentor = Led([], judge=judge), None
     for iteration in range(1, settings.iterations + 1):
         kept = None if led.kept is None else led.kept.indices
@@ -141,6 +140,8 @@ def run_iterations(
             led.filters[-1] = describe_filter(led.kept, trainer, classes, iteration - 1)
         if iteration < settings.iterations:
             # An iteration that went wrong leads nobody: the one before it does so again.
+            # Only now is it known which validation pictures can be read.
+            validation_samples = int(seen(trainer.validation).sum())
             mentor = best_model(choose_stage(led.stages, validation_samples))
             probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
             wrong_N = None

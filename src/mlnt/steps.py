@@ -158,6 +158,7 @@ class Steps:
             "generator": self.generator.get_state(),
             "default": torch.get_rng_state(),
             "default_cuda": _cuda_state(self.device),
+            "unreadable": self._unreadable(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -182,6 +183,9 @@ class Steps:
         torch.set_rng_state(state["default"])
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(state["default_cuda"], self.device)
+        if isinstance(self.train.inputs, ImageFiles):
+            # Not in checkpoints from before it was kept.
+            self.train.inputs.faults.record(state.get("unreadable", {}).items())
         # The optimizer's tensors are new ones: what was recorded knows only the old.
         self.graph, self.eager_steps = None, 0
 
@@ -189,6 +193,11 @@ class Steps:
     def kept(self) -> Tensor | None:
         """The samples that the class loss draws from, if not all."""
         return None if self.class_stream is None else self.class_stream.indices_N
+
+    def _unreadable(self) -> dict[str, str]:
+        """Pictures of all splits that could not be read so far, and why."""
+        inputs = self.train.inputs
+        return dict(inputs.faults.found) if isinstance(inputs, ImageFiles) else {}
 
     def _streams(self) -> list[Shuffled]:
         return [s for s in (self.stream, self.class_stream) if s is not None]
