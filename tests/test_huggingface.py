@@ -92,6 +92,15 @@ class TestPictures:
         assert parts.read is not None
         assert parts.read(parts.train.paths.full(5), 16, 8).min() >= 160
 
+    def test_further_data_is_the_part_that_is_wanted(self, picture_set: Path) -> None:
+        data = mlnt.open_dataset(
+            picture_set / "train", validation=picture_set, test=picture_set, label_column="label"
+        )
+        assert data.validation is not None
+        assert data.validation.labels.tolist() == [1, 0, 1, 1]
+        assert data.test is not None
+        assert len(data.test) == 6
+
     def test_travel_to_other_processes_without_the_data(self, picture_set: Path) -> None:
         parts = read_saved_pictures(picture_set)
         assert parts.read is not None
@@ -166,6 +175,26 @@ class TestTexts:
         assert opened.test.texts == [words[1], words[1], words[0]]
         mlnt.train(path, out=tmp_path / "run", **QUICK)
         assert len(mlnt.predict(tmp_path / "run", path).predicted) == 3
+
+    def test_further_data_is_the_part_that_is_wanted(self, tmp_path: Path) -> None:
+        def split(*texts: str) -> Any:
+            values = {"text": list(texts), "label": ["x", "y"] * (len(texts) // 2)}
+            return datasets.Dataset.from_dict(values)
+
+        train, validation, test = split("a", "b"), split("c", "d"), split("e", "f")
+        parts = {"train": train, "validation": validation, "test": test}
+        whole = save(datasets.DatasetDict(parts), tmp_path / "whole")
+        alone = save(split("g", "h"), tmp_path / "alone")
+        data = mlnt.open_dataset(alone, validation=whole, test=whole)
+        assert data.validation is not None
+        assert data.validation.texts == ["c", "d"]
+        assert data.test is not None
+        assert data.test.texts == ["e", "f"]
+        del parts["validation"]
+        fewer = save(datasets.DatasetDict(parts), tmp_path / "fewer")
+        data = mlnt.open_dataset(alone, validation=fewer)
+        assert data.validation is not None
+        assert data.validation.texts == ["a", "b"], "never test in the place of validation"
 
     def test_a_text_column_by_name(self, tmp_path: Path) -> None:
         values = {"idx": [1, 2], "sentence": ["a b", "c"], "note": ["x", "y"], "label": [3, 10]}

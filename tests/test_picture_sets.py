@@ -251,6 +251,20 @@ def test_a_folder_by_class_and_predictions(
     assert "agrees with the labels of the data" in captured.err
 
 
+def test_further_pictures_are_of_the_part_that_is_wanted(tmp_path: Path) -> None:
+    """Epochs must not be chosen by the pictures that the result is tested on."""
+    for part in ("train", "val", "test"):
+        for label in "ab":
+            folder = tmp_path / part / label
+            folder.mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(folder / f"{part}.png")
+    data = mlnt.open_dataset(tmp_path / "train", validation=tmp_path, test=tmp_path)
+    assert data.validation is not None
+    assert list(data.validation.texts or ()) == ["val/a/val.png", "val/b/val.png"]
+    assert data.test is not None
+    assert list(data.test.texts or ()) == ["test/a/test.png", "test/b/test.png"]
+
+
 def test_pictures_without_labels_are_predicted(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,11 +113,16 @@ def as_read(dataset: Dataset, image_size: int, workers: int | str = "auto") -> D
 
 
 def further_pictures(
-    path: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
+    path: Path,
+    encoder: Encoder,
+    classes: tuple[str, ...],
+    label_column: str | None = None,
+    wanted: str = "test",
 ) -> Split:
-    """Other labelled pictures for a network of these classes: the test part if there is one."""
+    """Other labelled pictures for a network of these classes: the part that is wanted, validation
+    or test; all of train where there is no such part."""
     parts = picture_parts(path, label_column)
-    part = parts.test or parts.train
+    part = getattr(parts, wanted) or parts.train
     unknown = [name for name in parts.classes if name not in classes]
     if unknown:
         raise InputError(

@@ -101,11 +101,12 @@ def read(
     label_column: str | None = None,
     text_column: str | None = None,
     features: Sequence[str] = (),
+    wanted: str = "test",
 ) -> Raw:
     """Samples and labels (None if there are none) of a file or a pair of arrays.
 
-    Of a data set that mlnt knows by name: its test part. `features` are columns known to be no
-    labels, whatever their names.
+    Of data that is divided: the part that is wanted, validation or test; train where it has no such
+    part. `features` are columns known to be no labels, whatever their names.
     """
     if isinstance(source, tuple):
         if len(source) != 2:
@@ -115,7 +116,7 @@ def read(
         return _from_arrays(source, None)
     known = find_known(source)
     if known is not None:
-        return known.test
+        return known.test if wanted == "test" else known.train
     path = Path(source)
     if not exists(path):
         names = ", ".join(NAMED)
@@ -125,7 +126,7 @@ def read(
         )
     if is_saved_dataset(path):
         saved = read_saved_rows(path, label_column, text_column, features)
-        return saved.test or saved.train
+        return getattr(saved, wanted) or saved.train
     if path.is_dir() or path.suffix.lower() not in (".csv", ".tsv", ".npz"):
         raise InputError(
             f"cannot read {path}: expected a CSV, a TSV, an .npz, or a folder of a known data set"
@@ -276,16 +277,17 @@ def _with_truth_of(labels: str | Path, dataset: Dataset) -> Dataset:
 
 
 def _further(source: Source, dataset: Dataset, what: str) -> Split:
-    """Validation or test data, in the encoding of the training data."""
+    """Validation or test data, whichever `what` says, in the encoding of the training data."""
     if isinstance(dataset.train.inputs, ImageFiles):
         if not isinstance(source, str | Path) or not has_pictures(source, dataset.label_column):
             raise InputError(f"{what} data must be pictures on disk as the training data is")
         column = dataset.label_column
-        split = further_pictures(Path(source), dataset.encoder, dataset.classes, column)
+        split = further_pictures(Path(source), dataset.encoder, dataset.classes, column, what)
         if bool((split.labels < 0).any()):
             raise InputError(f"{what} data has no labels")
         return split
-    return _encoded(read(source, dataset.label_column, dataset.text_column), dataset, what)
+    raw = read(source, dataset.label_column, dataset.text_column, wanted=what)
+    return _encoded(raw, dataset, what)
 
 
 def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
