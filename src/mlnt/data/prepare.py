@@ -9,6 +9,12 @@ import torch
 
 from mlnt.config import Settings
 from mlnt.data.noise import Noise, parse_noise, wrong_share
+from mlnt.data.repetitions import (
+    first_of_each,
+    held_together,
+    note_repetitions,
+    number_inputs,
+)
 from mlnt.data.sources import Dataset, Split, check_dataset
 from mlnt.errors import InputError
 
@@ -33,6 +39,8 @@ def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, An
     if dataset.validation is None:
         generator = torch.Generator().manual_seed(seeds.split)
         dataset = hold_out(dataset, settings.validation_share, generator)
+    else:
+        dataset = _with_note(dataset, number_inputs(dataset.train))
     noise = parse_noise(settings.noise, dataset.classes, dataset.usual_confusions)
     train, validation = dataset.train, dataset.validation
     assert validation is not None
@@ -56,13 +64,13 @@ def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, An
 
 
 def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Dataset:
-    """Move a share of each class from train to validation."""
+    """Move a share of each class from train to validation, repetitions together."""
     labels_N = dataset.train.labels
-    chosen = torch.zeros(len(labels_N), dtype=torch.bool)
-    for number, count in enumerate(held_out_of_each(dataset, share)):
-        members = (labels_N == number).nonzero().squeeze(1)
-        order = torch.randperm(len(members), generator=generator)
-        chosen[members[order[:count]]] = True
+    number_N = number_inputs(dataset.train)
+    dataset = _with_note(dataset, number_N)
+    chosen = _draw(labels_N, held_together(number_N, share), share, generator)
+    if not chosen.any():  # every class is one input, again and again
+        chosen = _draw(labels_N, torch.arange(len(labels_N)), share, generator)
     train, held_out = ((~chosen).nonzero().squeeze(1), chosen.nonzero().squeeze(1))
     if len(held_out) == 0 or len(train) == 0:
         kinds = len(labels_N.unique())
@@ -80,19 +88,44 @@ def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Data
     )
 
 
-def held_out_of_each(dataset: Dataset, share: float) -> list[int]:
-    """How many samples of each class `hold_out` takes.
+def _draw(
+    labels_N: torch.Tensor, unit_N: torch.Tensor, share: float, generator: torch.Generator
+) -> torch.Tensor:
+    """BoolTensor [N]: a share of the units of each class, drawn.
 
-    The share of each, rounded. Where that is none of any, as of many small classes, one of every
+    A unit, which is all samples of a number, has the label of its first. Where it is more than the
+    share of all samples, it stays in train.
+    """
+    labels_U = labels_N[first_of_each(unit_N)]
+    may_go_U = unit_N.bincount() <= max(1, share * len(labels_N))
+    chosen_U = torch.zeros(len(labels_U), dtype=torch.bool)
+    for number, count in enumerate(_shares(torch.bincount(labels_U).tolist(), share)):
+        members = ((labels_U == number) & may_go_U).nonzero().squeeze(1)
+        order = torch.randperm(len(members), generator=generator)
+        chosen_U[members[order[:count]]] = True
+    return chosen_U[unit_N]
+
+
+def held_out_of_each(dataset: Dataset, share: float) -> list[int]:
+    """How many samples of each class `hold_out` takes, about so many where some repeat others."""
+    counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
+    return _shares(counts, share)
+
+
+def _shares(counts: list[int], share: float) -> list[int]:
+    """The share of each, rounded. Where that is none of any, as of many small classes, one of every
     few classes, so many that it is the share of all; never a class's only sample.
     """
-    counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
     of_each = [round(share * count) for count in counts]
     if any(of_each):
         return of_each
     several = [count if count > 1 else 0 for count in counts]
     ends = [round(share * total) for total in itertools.accumulate(several, initial=0)]
     return [after - before for before, after in itertools.pairwise(ends)]
+
+
+def _with_note(dataset: Dataset, number_N: torch.Tensor) -> Dataset:
+    return replace(dataset, notes=(*dataset.notes, *note_repetitions(number_N)))
 
 
 def _corrupt(split: Split, noise: Noise, generator: torch.Generator) -> Split:

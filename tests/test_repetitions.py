@@ -1,0 +1,104 @@
+"""Samples that repeat others are held out together, and said."""
+
+import numpy as np
+import pytest
+import torch
+
+import mlnt
+from mlnt.config import make_settings
+from mlnt.data.dataset import Dataset, Split
+from mlnt.data.prepare import hold_out, prepare
+from mlnt.data.repetitions import first_of_each, number_inputs
+from mlnt.terminal import describe_data
+
+ROWS = np.random.default_rng(0).normal(size=(200, 3))
+
+
+def held(data: Dataset, share: float = 0.1) -> tuple[Split, Split]:
+    split = hold_out(data, share, torch.Generator().manual_seed(0))
+    assert split.validation is not None
+    return split.train, split.validation
+
+
+def common(train: Split, validation: Split) -> int:
+    rows = [{row.tobytes() for row in part.inputs.numpy()} for part in (train, validation)]
+    return len(rows[0] & rows[1])
+
+
+def test_equal_inputs_have_equal_numbers() -> None:
+    data = mlnt.open_dataset((ROWS[[4, 7, 4, 1, 7]], [0, 1, 0, 1, 1]))
+    numbers = number_inputs(data.train)
+    assert numbers.tolist() == [0, 1, 0, 2, 1]
+    assert first_of_each(numbers).tolist() == [0, 1, 3]
+
+
+def test_texts_are_equal_by_all_their_words() -> None:
+    """Not by their numbers: words that come once have no number of their own."""
+    texts = ["Once upon", "once, upon!", "never before", "a day", "a day"]
+    data = mlnt.open_dataset((texts, [0, 1, 0, 1, 0]))
+    assert number_inputs(data.train).tolist() == [0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_repetitions_are_held_out_together(times: int) -> None:
+    rows, labels = np.tile(ROWS, (times, 1)), np.arange(200 * times) % 2
+    labels[:9] = 1 - labels[:9]  # the same input may have several labels
+    train, validation = held(mlnt.open_dataset((rows, labels)))
+    assert common(train, validation) == 0
+    assert len(validation) == 20 * times
+    assert len(train) == 180 * times
+
+
+def test_without_repetitions_the_split_is_drawn_sample_by_sample() -> None:
+    labels = np.arange(200) % 2
+    _, validation = held(mlnt.open_dataset((ROWS, labels)))
+    generator = torch.Generator().manual_seed(0)
+    chosen = [2 * torch.randperm(100, generator=generator)[:10] + number for number in (0, 1)]
+    expected = torch.cat(chosen).sort().values
+    whole = mlnt.open_dataset((ROWS, labels)).train
+    assert torch.equal(validation.inputs, whole.inputs[expected])
+
+
+def test_a_few_repetitions_change_no_split() -> None:
+    labels = np.arange(200) % 2
+    rows = ROWS.copy()
+    rows[1] = rows[0]
+    indices = [
+        hold_out(mlnt.open_dataset((some, labels)), 0.1, torch.Generator().manual_seed(0))
+        for some in (ROWS, rows)
+    ]
+    assert torch.equal(indices[0].held_out_indices, indices[1].held_out_indices)
+
+
+def test_few_distinct_inputs_are_what_the_data_is() -> None:
+    """Of eight rows of zeros and ones none is kept out of the training."""
+    rows = np.array([[n & 1, n >> 1 & 1, n >> 2 & 1] for n in range(8)] * 50)
+    train, validation = held(mlnt.open_dataset((rows, np.arange(400) % 2)))
+    assert len(validation) == 40
+    assert len(train.inputs.unique(dim=0)) == 8
+
+
+def test_classes_of_one_input_each_are_drawn_sample_by_sample() -> None:
+    rows = np.tile(ROWS, (3, 1))
+    train, validation = held(mlnt.open_dataset((rows, np.arange(600) % 200)))
+    assert (len(train), len(validation)) == (540, 60)
+
+
+def test_an_input_that_is_half_of_the_data_stays_in_training() -> None:
+    rows = np.concatenate([ROWS, np.zeros((200, 3))])
+    for seed in range(20):
+        split = hold_out(
+            mlnt.open_dataset((rows, np.arange(400) % 2)), 0.1, torch.Generator().manual_seed(seed)
+        )
+        assert split.validation is not None
+        assert len(split.validation) <= 40
+
+
+@pytest.mark.parametrize("has_validation", [False, True])
+def test_they_are_said(has_validation: bool) -> None:
+    data = (np.tile(ROWS, (3, 1)), np.arange(600) % 2)
+    opened = mlnt.open_dataset(data, validation=data if has_validation else None)
+    prepared, _ = prepare(opened, make_settings("table"))
+    assert "  mind: 400 of 600 samples are repetitions of others" in list(describe_data(prepared))
+    prepared, _ = prepare(mlnt.open_dataset("digits"), make_settings("digits"))
+    assert not any("repetitions" in line for line in describe_data(prepared))
