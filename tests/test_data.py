@@ -204,6 +204,22 @@ class TestArrays:
         with pytest.raises(mlnt.InputError, match="at index 3 there is None"):
             mlnt.open_dataset((array, labels))
 
+    def test_texts_as_bytes(self, tmp_path: Path) -> None:
+        texts, labels = ["schöner Tag", "bad day"] * 20, ["+", "-"] * 20
+        encoded = [text.encode() for text in texts]
+        np.savez(tmp_path / "d.npz", X=np.array(encoded), y=labels)
+        for data in (
+            (encoded, labels),
+            (np.array(encoded), labels),
+            (np.array(encoded)[:, None], labels),
+            (np.array(encoded, dtype=object), labels),
+            tmp_path / "d.npz",
+        ):
+            assert mlnt.open_dataset(data).train.texts == texts
+        encoded[3] = "müde".encode("latin-1")
+        with pytest.raises(mlnt.InputError, match="at index 3 there are bytes that are not UTF-8"):
+            mlnt.open_dataset((np.array(encoded), labels))
+
     def test_texts_in_a_column(self) -> None:
         pandas = pytest.importorskip("pandas", reason=PANDAS_IS_OPTIONAL)
         column = pandas.Series(["good day", "bad day"] * 20)

@@ -193,6 +193,12 @@ def test_texts() -> None:
     np.testing.assert_array_equal(
         found.predict_proba(np.array(texts)), found.predict_proba(np.array(texts, dtype=object))
     )
+    encoded = [text.encode() for text in texts]
+    np.testing.assert_array_equal(
+        found.predict_proba(np.array(encoded)), found.predict_proba(texts), "bytes are UTF-8"
+    )
+    with pytest.raises(InputError, match="at index 1 there are bytes that are not UTF-8"):
+        found.predict([b"soup", b"\xff"])
     with pytest.raises(InputError, match="fit had text data, X is table data"):
         found.predict(np.zeros((3, 4)))
     with pytest.raises(InputError, match="at index 1 there is None"):

@@ -109,18 +109,30 @@ def check_name(name: str, what: str) -> str:
 
 
 def as_texts(values: Any, what: str) -> list[str] | None:
-    """The texts in a list, an array or a column; None where they are something else."""
+    """The texts in a list, an array or a column, bytes as UTF-8; None where it holds others."""
     if hasattr(values, "iloc") and values.ndim == 2 and values.shape[1] == 1:
         values = values.iloc[:, 0]  # a data frame of one column
     if not isinstance(values, list | tuple) and getattr(values, "ndim", 0) != 1:
         return None
     texts = list(values)
-    if not any(isinstance(text, str) for text in texts):
+    if not any(isinstance(text, str | bytes) for text in texts):
         return None
     for row, text in enumerate(texts):
-        if not isinstance(text, str):
+        if isinstance(text, bytes):
+            texts[row] = _decoded(text, what, row)
+        elif not isinstance(text, str):
             raise InputError(f"{what} must be texts or numbers; at index {row} there is {text!r}")
     return texts
+
+
+def _decoded(text: bytes, what: str, row: int) -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{what}: at index {row} there are bytes that are not UTF-8 ({text[:40]!r}); "
+            "decode the texts first"
+        ) from None
 
 
 def as_array(values: Any, what: str) -> np.ndarray:

@@ -153,7 +153,7 @@ def _from_arrays(samples: Any, labels: Any) -> Raw:
         columns = _names_of_columns(samples)
         samples = as_array(samples, "features")
         if samples.dtype.kind in "US":
-            return _from_arrays([str(text) for text in samples.reshape(-1)], labels)
+            return _from_arrays(samples.reshape(-1).tolist(), labels)
         if samples.dtype.kind not in "biuf":
             raise InputError(f"features must be numbers or texts, got an array of {samples.dtype}")
         if samples.ndim not in (2, 3, 4):
