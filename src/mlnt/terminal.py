@@ -13,7 +13,9 @@ from rich.text import Text
 
 from mlnt.config import Settings
 from mlnt.data.dataset import Dataset
+from mlnt.data.encoding import unnamed
 from mlnt.data.image_files import ImageFiles
+from mlnt.data.oddities import span
 from mlnt.models import usual_model
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.words import noise_in_words
@@ -150,6 +152,9 @@ def describe_data(dataset: Dataset) -> Iterator[str]:
             )
             parts.append(f"{len(split):,} for {name}{held}")
     yield f"{dataset.name}: {'; '.join(parts)}"
+    columns = getattr(dataset.encoder, "columns", ())
+    if columns != unnamed(len(columns)):
+        yield f"  {len(columns):,} column{'s' * (len(columns) > 1)}: {span(columns)}"
     counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
     sizes = sorted(zip(counts, dataset.classes, strict=True), reverse=True)
     shown = [f"{name} {count:,}" for count, name in sizes]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from mlnt.data.label_files import sorted_classes
+from mlnt.data.oddities import span
 from mlnt.data.pictures import Part, Parts, PathTable, PictureError, read_picture
 from mlnt.data.raw import Raw, exists
 from mlnt.data.saved_splits import (
@@ -124,6 +125,9 @@ def read_saved_rows(
             for part, split in splits.items()
         }
         classes = splits["train"].classes(label)
+    others = [name for name in kinds if name not in (label, *columns)]
+    if others:
+        notes = (*notes, f"passing over {span(others)}")
     return RawParts(
         root.resolve().name,
         classes,

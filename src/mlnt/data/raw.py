@@ -20,6 +20,7 @@ class Raw:
     samples: Any
     labels: list[str] | None
     columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what the user should know of it
 
     @property
     def texts(self) -> list[str] | None:

@@ -33,6 +33,7 @@ from mlnt.data.label_files import (
     read_label_file,
     sorted_classes,
 )
+from mlnt.data.oddities import label_once_more, row_counters, span
 from mlnt.data.picture_sets import (
     from_pictures,
     further_pictures,
@@ -93,7 +94,7 @@ def open_dataset(
     if test is not None:
         dataset = replace(dataset, test=_further(test, dataset, "test"))
     check_dataset(dataset)
-    return dataset
+    return replace(dataset, notes=(*dataset.notes, *label_once_more(dataset)))
 
 
 def read(
@@ -137,7 +138,8 @@ def read(
             raise InputError(f"{path} must hold arrays X and y, it holds {', '.join(arrays)}")
         return _from_arrays(arrays["X"], arrays.get("y"))
     table = read_table(path, label_column, text_column, features)
-    return Raw(table.kind, table.samples, table.labels, table.columns)
+    notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
+    return Raw(table.kind, table.samples, table.labels, table.columns, notes)
 
 
 def _name_of(source: Source) -> str:
@@ -202,7 +204,8 @@ def _from_saved(saved: Parts | RawParts, need_labels: bool) -> Dataset:
         None if raw is None else _encoded(raw, dataset, what)
         for raw, what in ((saved.validation, "validation"), (saved.test, "test"))
     )
-    return replace(dataset, validation=validation, test=test, notes=saved.notes)
+    notes = (*dataset.notes, *saved.notes)
+    return replace(dataset, validation=validation, test=test, notes=notes)
 
 
 def _from_raw(
@@ -211,21 +214,23 @@ def _from_raw(
     if raw.labels is None and need_labels:
         raise InputError(f"{name} has no labels; training needs a column or an array of them")
     encoder: Encoder
+    notes = raw.notes
     if len(raw.samples) == 0:
         raise InputError(f"{name} holds no samples")
     if raw.kind == "text":
         encoder = TextEncoder.fit(raw.samples)
     elif raw.kind == "table":
         encoder = TableEncoder.fit(raw.samples, raw.columns)
+        notes = (*notes, *row_counters(raw.samples, encoder.columns))
     else:
         encoder = ImageEncoder.fit(raw.samples)
     inputs = encoder.encode(raw.samples)
     if raw.labels is None:  # they come from elsewhere
         unknown = torch.full((len(inputs),), -1)
-        return Dataset(name, (), encoder, Split(inputs, unknown, texts=raw.texts))
+        return Dataset(name, (), encoder, Split(inputs, unknown, texts=raw.texts), notes=notes)
     classes = classes or sorted_classes(raw.labels)
     labels = _numbers(raw.labels, classes, name)
-    return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts))
+    return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts), notes=notes)
 
 
 def _numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:

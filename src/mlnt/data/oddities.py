@@ -1,0 +1,61 @@
+"""What is odd about the columns of a table: said before a training, for the user to judge."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mlnt.data.dataset import Dataset
+from mlnt.data.encoding import TableEncoder
+
+FEWEST_ROWS = 10  # of fewer anything may be chance
+NAMED, IN_FULL = 5, 5
+
+
+def span(names: Sequence[str]) -> str:
+    """`a, b, c`; of many the first and the last: `f0 … f5`."""
+    return ", ".join(names) if len(names) <= IN_FULL else f"{names[0]} … {names[-1]}"
+
+
+def few_of(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def row_counters(rows: np.ndarray, columns: Sequence[str]) -> Iterator[str]:
+    """Notes of columns of consecutive whole numbers, all different, in any order."""
+    rows = np.asarray(rows, dtype=np.float64)
+    if len(rows) < FEWEST_ROWS:
+        return
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    for i in ((high - low == len(rows) - 1) & (low == np.floor(low))).nonzero()[0]:
+        if np.array_equal(np.sort(rows[:, i]), low[i] + np.arange(len(rows))):
+            yield (
+                f"column {columns[i]!r} counts the rows ({low[i]:.0f} … {high[i]:.0f}); "
+                "take it out unless it means more"
+            )
+
+
+def label_once_more(dataset: Dataset) -> Iterator[str]:
+    """Notes of columns that have one value for each class."""
+    inputs, labels = dataset.train.inputs, dataset.train.labels
+    if not isinstance(dataset.encoder, TableEncoder) or len(labels) < FEWEST_ROWS:
+        return
+    assert isinstance(inputs, Tensor)
+    left = torch.arange(inputs.shape[1])
+    values: list[Tensor] = []
+    present = labels.unique()
+    if 2 * len(present) > len(labels):  # of classes of one sample each any column tells them
+        return
+    for number in present:
+        rows = inputs[labels == number]
+        left = left[(rows[:, left] == rows[0, left]).all(dim=0)]
+        values.append(rows[0])
+        if len(left) == 0:
+            return
+    for i in left.tolist():
+        if len({float(row[i]) for row in values}) == len(values) > 1:
+            name = dataset.encoder.columns[i]
+            yield f"column {name!r} alone tells the label of every row: is it the label once more?"

@@ -1,0 +1,133 @@
+"""What is odd about columns and the names of classes is said before a training."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlnt
+from mlnt.data.oddities import few_of, span
+from mlnt.terminal import describe_data
+
+TEXTS = [f"the {i} quick brown foxes" for i in range(40)]
+CITIES = ["Oslo", "New York"] * 20
+NUMBERS = np.random.default_rng(0).normal(size=(40, 6))
+
+
+def write(path: Path, columns: dict[str, list]) -> Path:
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join(columns), *(",".join(str(cell) for cell in row) for row in rows)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def table(path: Path, **more: list) -> Path:
+    columns = {f"f{i}": NUMBERS[:, i].tolist() for i in range(6)}
+    return write(path, {**more, **columns, "label": ["x", "y"] * 20})
+
+
+def notes(path: Path, **options: str) -> list[str]:
+    lines = describe_data(mlnt.open_dataset(path, **options))
+    return [line.removeprefix("  mind: ") for line in lines if "few: expect" not in line]
+
+
+def test_names_in_short() -> None:
+    assert span(["a"]) == "a"
+    assert span(list("abcde")) == "a, b, c, d, e"
+    assert span(list("abcdef")) == "a … f"
+    assert few_of(list("abcde")) == "a, b, c, d, e"
+    assert few_of([str(i) for i in range(145)]) == "0, 1, 2, 3, 4 and 140 more"
+
+
+def test_the_columns_are_named(tmp_path: Path) -> None:
+    assert notes(table(tmp_path / "t.csv"))[1] == "  6 columns: f0 … f5"
+    one = write(tmp_path / "one.csv", {"f0": NUMBERS[:, 0].tolist(), "label": [0, 1] * 20})
+    assert notes(one)[1] == "  1 column: f0"
+    arrays = mlnt.open_dataset((NUMBERS, [0, 1] * 20))
+    assert not any("column" in line for line in describe_data(arrays)), "they have no names"
+
+
+def test_columns_beside_a_text_column(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", city=["Oslo", "Rome"] * 20)
+    assert "passing over f0 … f5" in notes(path, text_column="city")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_counter_of_rows(tmp_path: Path, first: int) -> None:
+    numbers = [first + (7 * i) % 40 for i in range(40)]  # in another order
+    path = table(tmp_path / "t.csv", id=numbers, often=[i // 2 for i in range(40)])
+    said = f"column 'id' counts the rows ({first} … {first + 39}); take it out unless it means more"
+    assert [note for note in notes(path) if "count" in note] == [said]
+
+
+def test_an_index_that_pandas_saved(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", **{"Unnamed: 0": list(range(40))})
+    data = mlnt.open_dataset(path)
+    assert data.encoder.columns == tuple(f"f{i}" for i in range(6))
+    assert data.notes == ()
+
+
+def test_the_label_once_more(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", code=[3, 1] * 20, half=[0, 0, 1, 0] * 10)
+    told = [note for note in notes(path) if "tells" in note]
+    assert told == ["column 'code' alone tells the label of every row: is it the label once more?"]
+    other = mlnt.open_dataset(path, labels=["x", "x", "y", "y"] * 10)
+    assert not any("tells" in note for note in other.notes)
+    measured = mlnt.open_dataset((NUMBERS, [str(value) for value in NUMBERS[:, 0]]))
+    assert measured.notes == (), "of classes of one sample each every column tells the label"
+
+
+class TestColumnsOfWords:
+    def refused(self, path: Path, **options: str) -> str:
+        with pytest.raises(mlnt.InputError) as refused:
+            mlnt.open_dataset(path, **options)
+        return str(refused.value).removeprefix(f"{path}")
+
+    def test_categories(self, tmp_path: Path) -> None:
+        said = self.refused(table(tmp_path / "t.csv", city=CITIES))
+        assert said == (
+            ": column 'city' is not numeric (row 1: 'Oslo'); "
+            "make columns of 0 and 1 of categories, or remove them"
+        )
+
+    def test_some_cells_among_numbers(self, tmp_path: Path) -> None:
+        said = self.refused(table(tmp_path / "t.csv", size=[1.5, 2.5, "?", 4.5] * 10, city=CITIES))
+        assert said == (
+            ": column 'size' is not numeric (row 3: '?'); fill the 10 cells that are no numbers, "
+            "or remove their rows"
+        )
+
+    def test_texts_may_be_empty_or_numbers(self, tmp_path: Path) -> None:
+        texts = ["", "", "12", "some words"] * 10
+        data = mlnt.open_dataset(write(tmp_path / "t.csv", {"text": texts, "label": CITIES}))
+        assert data.train.texts == texts
+
+    def test_sentences(self, tmp_path: Path) -> None:
+        said = self.refused(table(tmp_path / "t.csv", title=TEXTS))
+        assert said.endswith("; name the text column with --text-column title")
+
+    def test_both(self, tmp_path: Path) -> None:
+        path = table(tmp_path / "t.csv", **{"a title": TEXTS, "city": CITIES})
+        assert self.refused(path) == (
+            " has several columns of words (a title, city); name the text column with "
+            "--text-column 'a title'; or make columns of 0 and 1 of categories, or remove them"
+        )
+
+    def test_no_label(self, tmp_path: Path) -> None:
+        columns = {"f0": NUMBERS[:, 0].tolist(), "species": CITIES}
+        said = self.refused(write(tmp_path / "t.csv", columns))
+        assert said.endswith("; name the label column with --label-column species")
+        columns = {"title": TEXTS, "species": CITIES}
+        said = self.refused(write(tmp_path / "t.csv", columns))
+        assert said.endswith(
+            "; name the label column with --label-column species and the text column with "
+            "--text-column title"
+        )
+
+    @pytest.mark.parametrize("columns", [1, 3])
+    def test_decimal_commas(self, tmp_path: Path, columns: int) -> None:
+        header = ";".join([*(f"f{i}" for i in range(columns)), "label"])
+        cells = ["-1,5;" * columns + "x", "2;" * columns + "y", "3,1e-05;" * columns + "x"]
+        (tmp_path / "t.csv").write_text("\n".join([header, *cells]))
+        said = self.refused(tmp_path / "t.csv")
+        assert said == ": column 'f0' holds '-1,5' (row 1); decimal commas? write -1.5"
