@@ -77,6 +77,24 @@ def test_the_label_once_more(tmp_path: Path) -> None:
     assert measured.notes == (), "of classes of one sample each every column tells the label"
 
 
+def test_classes_that_look_alike_or_missing() -> None:
+    names = ["Ham Radio", "ham  radio", "HAM RADIO", "fish", "Fish", "NaN", "n/a", "?", "nana"]
+    lines = list(describe_data(mlnt.open_dataset((NUMBERS[:36], names * 4))))
+    assert (
+        "  mind: 'Fish' and 'fish', 'HAM RADIO' and 'Ham Radio' and 'ham  radio' differ in case or "
+        "white space only: one class?"
+    ) in lines
+    assert "  mind: a class is called '?', 'NaN', 'n/a': are these samples without label?" in lines
+
+
+def test_the_rarest_classes_are_named_first() -> None:
+    labels = [f"c{n}" for n in range(9) for _ in range(9 - n)] + ["many"] * 30
+    rows = np.random.default_rng(0).normal(size=(len(labels), 2))
+    lines = list(describe_data(mlnt.open_dataset((rows, labels))))
+    rarest = "c8 (1), c7 (2), c6 (3), c5 (4), c4 (5) and 4 more"
+    assert f"  mind: very few samples of {rarest}" in lines
+
+
 class TestColumnsOfWords:
     def refused(self, path: Path, **options: str) -> str:
         with pytest.raises(mlnt.InputError) as refused:

@@ -15,7 +15,7 @@ from mlnt.config import Settings
 from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import unnamed
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.oddities import span
+from mlnt.data.oddities import few_of, odd_classes, span
 from mlnt.models import usual_model
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.words import noise_in_words
@@ -167,13 +167,13 @@ def describe_data(dataset: Dataset) -> Iterator[str]:
 
 def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
     """What may spoil a training, worst first; `sizes` are the classes, largest first."""
-    found = list(dataset.notes)
+    found = [*dataset.notes, *odd_classes(dataset.classes)]
     absent = [name for count, name in sizes if count == 0]
-    rare = [f"{name} ({count})" for count, name in sizes if 0 < count < FEW_SAMPLES]
+    rare = [f"{name} ({count})" for count, name in reversed(sizes) if 0 < count < FEW_SAMPLES]
     if absent:
-        found.append(f"no sample of {', '.join(absent[:5])} to train on")
+        found.append(f"no sample of {few_of(absent)} to train on")
     if rare:
-        found.append(f"very few samples of {', '.join(rare[:5])}")
+        found.append(f"very few samples of {few_of(rare)}")
     smallest = min((count for count, _ in sizes if count), default=1)
     if sizes[0][0] >= IMBALANCE * smallest:
         found.append(f"the largest class has {sizes[0][0] // smallest} times the smallest")

@@ -1,4 +1,4 @@
-"""What is odd about the columns of a table: said before a training, for the user to judge."""
+"""What is odd about names of classes and columns: said before a training, for the user to judge."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +11,7 @@ from mlnt.data.encoding import TableEncoder
 
 FEWEST_ROWS = 10  # of fewer anything may be chance
 NAMED, IN_FULL = 5, 5
+MISSING = ("nan", "n/a", "na", "none", "null", "?")  # what tables write where they know nothing
 
 
 def span(names: Sequence[str]) -> str:
@@ -22,6 +23,19 @@ def few_of(names: Sequence[str]) -> str:
     """The first few, and how many more there are."""
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
+
+
+def odd_classes(classes: Sequence[str]) -> Iterator[str]:
+    """Notes of names that may mean the same class, or none."""
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    pairs = [" and ".join(repr(n) for n in names) for names in alike.values() if len(names) > 1]
+    if pairs:
+        yield f"{few_of(pairs)} differ in case or white space only: one class?"
+    missing = [repr(name) for name in classes if name.strip().casefold() in MISSING]
+    if missing:
+        yield f"a class is called {few_of(missing)}: are these samples without label?"
 
 
 def row_counters(rows: np.ndarray, columns: Sequence[str]) -> Iterator[str]:
