@@ -287,6 +287,31 @@ def test_pictures_without_labels_are_predicted(
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_folders_of_pictures_that_are_no_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty one counts for nothing; of another it is said that nothing was compared."""
+    for label, colour in (("a", (255, 0, 0)), ("b", (0, 0, 255))):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        for number in range(12):
+            Image.new("RGB", (8, 8), colour).save(tmp_path / "data" / label / f"{number}.png")
+    train(tmp_path / "data", out=tmp_path / "run", batch_size=4, image_size=8, epochs=1)
+    (tmp_path / "data" / "empty" / "more").mkdir(parents=True)
+    (tmp_path / "data" / ".hidden").mkdir()
+    predict = ["predict", str(tmp_path / "run"), str(tmp_path / "data")]
+    capsys.readouterr()
+    assert command([*predict, "--out", str(tmp_path / "all.csv")]) == 0
+    found = capsys.readouterr()
+    assert found.out.replace("\n", "") == f"24 predictions in {tmp_path / 'all.csv'}"
+    assert "agrees with the labels of the data" in found.err
+    (tmp_path / "data" / "b" / "torn.png").write_bytes(b"none")
+    (tmp_path / "data" / "b").rename(tmp_path / "data" / "c")
+    assert command([*predict, "--out", str(tmp_path / "some.csv")]) == 0
+    found = capsys.readouterr()
+    assert f"24 predictions, 1 not read, in {tmp_path / 'some.csv'}" in found.out
+    assert "not compared with the labels of the data: 'c' is no class of this run" in found.err
+
+
 def test_names_that_are_no_text(tree: Path, tmp_path: Path) -> None:
     for label, colour in (("a", (255, 0, 0)), ("b", (0, 0, 255))):
         (tmp_path / "data" / label).mkdir(parents=True)

@@ -228,7 +228,10 @@ def predict(
         writer.writerow([index, *sample, cell(name), *values])
     if out is not None:
         target.close()
-        console.print(f"{len(result.predicted)} predictions in {out}", soft_wrap=True)
+        unread = result.predicted.count("")
+        less = f", {unread} not read," if unread else ""
+        words = f"{len(result.predicted) - unread} predictions{less} in {out}"
+        console.print(words, soft_wrap=True)
     errors = PlainConsole(stderr=True)
     for path, reason in result.faults.items():
         errors.print(one_line(f"not read: {path} ({reason})"), soft_wrap=True)

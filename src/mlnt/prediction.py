@@ -60,7 +60,7 @@ def predict(
     unknown: tuple[str, ...] = ()
     inputs: Tensor | ImageFiles
     if isinstance(data, str | Path) and has_pictures(data, label_column):
-        split = pictures_to_predict(Path(data), encoder, classes, label_column)
+        split, unknown = pictures_to_predict(Path(data), encoder, classes, label_column)
         inputs = split.inputs
         samples = [printable(text) for text in split.texts or ()]
         labels = None if bool((split.labels < 0).any()) else split.labels

@@ -136,19 +136,34 @@ def further_pictures(
 
 def pictures_to_predict(
     path: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
-) -> Split:
-    """A picture, a table of them, or all in a folder; labels are -1 where they are not known."""
+) -> tuple[Split, tuple[str, ...]]:
+    """A picture, a table of them, or all in a folder; labels are -1 where they are not known.
+
+    Also the folders that are no class; where there are such, labels are not known of any.
+    """
     if path.is_dir() and not is_saved_dataset(path):
-        folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
-        is_labelled = bool(folders) and folders <= {*classes, *SPLITS}
-        if not is_labelled and lists_folder(path) is None:
+        folders = _folders_with_pictures(path)
+        unknown = tuple(name for name in folders if name not in {*classes, *SPLITS})
+        if (unknown or not folders) and lists_folder(path) is None:
             found = sorted(os.path.relpath(file, path) for file in pictures_below(path, path))
             if not found:
                 raise InputError(f"{path} holds no pictures ({', '.join(EXTENSIONS)})")
-            return _as_trained(_unlabelled(path, found), encoder, path)
+            return _as_trained(_unlabelled(path, found), encoder, path), unknown
     elif path.suffix.lower() in EXTENSIONS:
-        return _as_trained(_unlabelled(path.parent, [path.name]), encoder, path)
-    return further_pictures(path, encoder, classes, label_column)
+        return _as_trained(_unlabelled(path.parent, [path.name]), encoder, path), ()
+    return further_pictures(path, encoder, classes, label_column), ()
+
+
+def _folders_with_pictures(path: Path) -> list[str]:
+    """Names of folders in a folder, less links, hidden ones and those without one picture."""
+    return sorted(
+        entry.name
+        for entry in path.iterdir()
+        if entry.is_dir()
+        and not entry.is_symlink()
+        and not entry.name.startswith(".")
+        and next(pictures_below(entry, path), None) is not None
+    )
 
 
 def _unlabelled(root: Path, paths: list[str]) -> Part:
