@@ -153,7 +153,28 @@ class TestTables:
     def test_not_utf8(self, tmp_path: Path) -> None:
         path = tmp_path / "t.csv"
         path.write_bytes(b"a,label\n1,\xff\xfe\n")
-        with pytest.raises(mlnt.InputError, match="not UTF-8"):
+        with pytest.raises(
+            mlnt.InputError,
+            match=r"not UTF-8 text \(.*invalid start byte\); save it as UTF-8, or: iconv -f latin1 "
+            r"-t utf8 .*t\.csv > NEW\.csv",
+        ):
+            mlnt.open_dataset(path)
+
+    def test_a_picture_is_no_table(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.csv"
+        path.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\r")
+        with pytest.raises(mlnt.InputError, match="not UTF-8 text, nor any other"):
+            mlnt.open_dataset(path)
+
+    @pytest.mark.parametrize("mark", [b"\xff\xfe", b"\xfe\xff"])
+    def test_utf16(self, tmp_path: Path, mark: bytes) -> None:
+        coding = "utf-16-le" if mark[0] == 0xFF else "utf-16-be"
+        path = tmp_path / "t.csv"
+        path.write_bytes(mark + "a,label\n1,x\n2,y\n".encode(coding))
+        message = (
+            r"is UTF-16 text; save it as UTF-8, or: iconv -f utf16 -t utf8 .*t\.csv > NEW\.csv"
+        )
+        with pytest.raises(mlnt.InputError, match=message):
             mlnt.open_dataset(path)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlnt.data.pictures import EXTENSIONS
 from mlnt.errors import InputError, did_you_mean
-from mlnt.files import open_text
+from mlnt.files import open_file, open_text
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
 INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the report writes it
@@ -141,7 +141,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
                     )
                 lines.append(row)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error}") from None
+        raise InputError(_other_coding(path, error)) from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except csv.Error as error:
@@ -149,6 +149,19 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     if not lines:
         raise InputError(f"{path} must hold a line of column names and at least one row")
     return header, lines
+
+
+def _other_coding(path: Path, error: UnicodeDecodeError) -> str:
+    """What to do about a file that is not UTF-8; UTF-16 begins with one of two marks."""
+    with open_file(path) as file:
+        head = file.read(1000)
+    is_utf16 = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if b"\0" in head and not is_utf16:
+        return f"{path} is not UTF-8 text, nor any other; a table is text"
+    what = "UTF-16 text" if is_utf16 else f"not UTF-8 text ({error.reason})"
+    coding = "utf16" if is_utf16 else "latin1"
+    command = f"iconv -f {coding} -t utf8 {shlex.quote(str(path))} > NEW{path.suffix}"
+    return f"{path} is {what}; save it as UTF-8, or: {command}"
 
 
 def _delimiter(header: str) -> str:
