@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mlnt.errors import StorageError
+from mlnt.errors import StorageError, first_line
 from mlnt.files import open_file, parse_json
 from mlnt.packing import Tensors, pack, unpack
 from mlnt.storage import flush_folder, reason, write_aside, write_bytes
@@ -152,7 +152,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise DamagedError("its checksum differs")
         return unpack(parse_json(metadata["content"]), tensors)
     except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise DamagedError(str(error).split("\n", 1)[0]) from None
+        raise DamagedError(first_line(error)) from None
 
 
 def _open(path: Path) -> tuple[dict[str, str], Tensors]:
@@ -160,4 +160,4 @@ def _open(path: Path) -> tuple[dict[str, str], Tensors]:
         with safe_open(path, framework="pt") as file:
             return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except RuntimeError as error:  # of torch, which opens the file once more
-        raise OSError(errno.EIO, str(error).split("\n", 1)[0]) from None
+        raise OSError(errno.EIO, first_line(error)) from None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mlnt.config import Settings
-from mlnt.errors import InputError
+from mlnt.errors import InputError, first_line
 
 CUBLAS, STEADY = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
@@ -22,7 +22,7 @@ def pick_device(name: str) -> torch.device:
             raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"device {name!r} cannot be used: {reason}") from None
     return device
 

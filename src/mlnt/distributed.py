@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from mlnt.errors import InputError
+from mlnt.errors import InputError, first_line
 from mlnt.launcher import launched, processes_here, rank_here, restarts
 
 TIMEOUT_S = 600.0  # a process that has not answered for so long is lost
@@ -352,7 +352,7 @@ def join() -> World:
         store = dist.PrefixStore(f"start-{restarts()}", found)
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"the processes cannot reach each other: {reason}") from None
     world = World(
         rank,
@@ -395,4 +395,4 @@ def _call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     try:
         return function(*arguments, **options)
     except RuntimeError as error:
-        raise ProcessLost(str(error).splitlines()[0]) from None
+        raise ProcessLost(first_line(error)) from None

@@ -41,6 +41,12 @@ def percent_hint(value: float) -> str:
     return f"; did you mean {value / 100:g}?" if 2 <= value <= 100 else ""
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an error says; its kind where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing if no option comes close."""
     # Looking takes the square of the length: what is no word is not looked for.

@@ -26,7 +26,7 @@ from mlnt import __version__
 from mlnt.data.encoding import _WORD as WORD
 from mlnt.data.encoding import PAD, UNKNOWN, Encoder, ImageEncoder, TableEncoder, TextEncoder
 from mlnt.data.image_files import CROP, IMAGENET_MEAN, SIZE
-from mlnt.errors import InputError, did_you_mean
+from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.evaluation import predict_probabilities
 from mlnt.models import OwnModel
 from mlnt.prediction import load_model
@@ -92,7 +92,9 @@ def export_model(
             if isinstance(error, InputError | OSError) or not isinstance(error, Exception):
                 raise
             # Networks of other libraries may do anything, and so may the exporters with them.
-            raise InputError(f"this network cannot be written as {to}: {_reason(error)}") from None
+            raise InputError(
+                f"this network cannot be written as {to}: {first_line(error)}"
+            ) from None
 
     RunFolder(path.parent).write(path.name, write_and_check)
     return path
@@ -275,7 +277,7 @@ def _package(name: str) -> Any:
             return importlib.import_module(name)
     except Exception as error:  # one built for another numpy may raise anything
         raise InputError(
-            f"{name} cannot be used here ({_reason(error)}); pip install 'mlnt[export]'"
+            f"{name} cannot be used here ({first_line(error)}); pip install 'mlnt[export]'"
         ) from None
 
 
@@ -305,7 +307,3 @@ def _no_graphs_printed() -> Iterator[None]:
         yield
     finally:
         setattr(torch._C, name, before)
-
-
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -17,7 +17,7 @@ from mlnt.data.encoding import PAD as PADDING
 from mlnt.data.encoding import Encoder, TextEncoder
 from mlnt.data.raw import exists
 from mlnt.data.tensor_files import read_tensors
-from mlnt.errors import InputError, did_you_mean
+from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.files import open_file
 from mlnt.resnet import resnet18, resnet50
 
@@ -245,7 +245,7 @@ def check_output(model: nn.Module, inputs: Tensor, classes: int) -> None:
     try:
         output = model.eval()(inputs)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise InputError(
             f"the model cannot take inputs of shape {list(inputs.shape)}: {reason}"
         ) from None
@@ -271,7 +271,7 @@ def _from_library(
         module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
     except Exception as error:
         raise InputError(
-            f"{library} cannot be used here ({_first_line(error)}); install mlnt[vision] with "
+            f"{library} cannot be used here ({first_line(error)}); install mlnt[vision] with "
             "matching torch, or give --weights FILE or none where it was for weights"
         ) from None
     known = module.list_models()
@@ -294,7 +294,7 @@ def _from_library(
         raise
     except Exception as error:  # of the network, the disk or the library
         raise InputError(
-            f"{library} cannot give {name} ({_first_line(error)}); weights can be read from a "
+            f"{library} cannot give {name} ({first_line(error)}); weights can be read from a "
             "file with --weights FILE"
         ) from None
 
@@ -315,11 +315,11 @@ def _imported(module: str, function: str, classes: int) -> nn.Module:
     try:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:
-        raise InputError(f"cannot import {function} from {module}: {_first_line(error)}") from None
+        raise InputError(f"cannot import {function} from {module}: {first_line(error)}") from None
     try:
         model = found(classes)
     except Exception as error:
-        raise InputError(f"{module}:{function}({classes}) failed: {_first_line(error)}") from None
+        raise InputError(f"{module}:{function}({classes}) failed: {first_line(error)}") from None
     if not isinstance(model, nn.Module):
         raise InputError(
             f"{module}:{function}({classes}) must give an nn.Module, got {type(model).__name__}"
@@ -335,7 +335,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise InputError(f"no file of weights at {path}") from None
     except Exception as error:  # a broken file may make any step of it go wrong
-        raise InputError(f"{path} cannot be read as weights: {_first_line(error)}") from None
+        raise InputError(f"{path} cannot be read as weights: {first_line(error)}") from None
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
@@ -362,7 +362,3 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], source: str) -> 
             f"{source} has weights {unknown[0]!r}, which the network has not; are they of another?"
         )
     model.load_state_dict(fitting, strict=False)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

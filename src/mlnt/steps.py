@@ -26,7 +26,7 @@ from mlnt.data.sources import Split
 from mlnt.data.streaming import Feeder, first_of
 from mlnt.device import computing, record
 from mlnt.distributed import ALL_ALONE, World
-from mlnt.errors import InputError
+from mlnt.errors import InputError, first_line
 from mlnt.meta.division import division_for
 from mlnt.methods.base import Method, Rates
 
@@ -300,7 +300,7 @@ class Steps:
             self.graph = record(self._step_on_device, self.device, [self.generator])
         except Exception as error:
             self.may_record = False
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             log.warning("the step cannot be recorded as a CUDA graph (%s); it runs eagerly", reason)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from mlnt.data.folders import SPLITS
 from mlnt.data.label_files import label_names
 from mlnt.data.raw import read_file
-from mlnt.errors import InputError
+from mlnt.errors import InputError, first_line
 from mlnt.files import open_file, parse_json
 
 INFO, STATE, SPLIT_NAMES = "dataset_info.json", "state.json", "dataset_dict.json"
@@ -135,7 +135,7 @@ def open_split(folder: Path) -> SavedSplit:
     except InputError:
         raise
     except Exception as error:  # Arrow has many names for a damaged file
-        raise InputError(f"{folder} cannot be read: {_first_line(error)}") from None
+        raise InputError(f"{folder} cannot be read: {first_line(error)}") from None
     return SavedSplit(folder, features, table)
 
 
@@ -189,7 +189,7 @@ def expect_intact(root: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # a stranger's file may make any step of it go wrong
-        what = f"{type(error).__name__}: {_first_line(error)}"
+        what = f"{type(error).__name__}: {first_line(error)}"
         raise InputError(f"{root} is damaged: columns differ from {INFO} ({what})") from None
 
 
@@ -198,9 +198,5 @@ def import_arrow() -> Any:
         return importlib.import_module("pyarrow")
     except Exception as error:  # one built for another numpy may raise anything
         raise InputError(
-            f"pyarrow cannot be used here ({_first_line(error)}); pip install 'mlnt[huggingface]'"
+            f"pyarrow cannot be used here ({first_line(error)}); pip install 'mlnt[huggingface]'"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from mlnt.errors import first_line
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import (
     CannotFold,
@@ -27,7 +28,6 @@ from mlnt.meta.tape import (
     Options,
     Tape,
     Weights,
-    first_line,
 )
 from mlnt.meta.value_rules import (
     ADDITIONS,

@@ -194,9 +194,5 @@ def stream_aside(device: torch.device) -> torch.cuda.Stream | None:
     return _stream_of(device.index or 0) if device.type == "cuda" else None
 
 
-def first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 def value_of(x: Any) -> Any:
     return x.value if isinstance(x, Folded) else x
