@@ -30,7 +30,7 @@ import torch._dynamo
 from torch import nn
 
 import mlnt
-from mlnt import api, checkpoints, journal, storage
+from mlnt import checkpoints, journal, outcome, storage
 from mlnt.runs import RunFolder
 
 TIMES = ("seconds", "step_ms")
@@ -67,7 +67,7 @@ def train(folder: Path, eager: bool) -> None:
     if eager:
         journal.SHARE = journal.END_SHARE = 1e9
     # Drawn from what was written before; a second of matplotlib.
-    api.write_report = lambda run: None
+    outcome.write_report = lambda run: None
     mlnt.train(
         (rows, labels), out=folder, resume=True, model=network, noise="symmetric:0.3", epochs=3,
         iterations=2, sets=2, batch_size=32, seed=5, checkpoint_minutes=0 if eager else 5,

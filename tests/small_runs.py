@@ -31,4 +31,4 @@ def shorten_digits(patch: pytest.MonkeyPatch, count: int) -> None:
 
 def leave_out_reports(patch: pytest.MonkeyPatch) -> None:
     """They are drawn from what was written before, and take as long as a small training."""
-    patch.setattr("mlnt.api.write_report", lambda run: None)
+    patch.setattr("mlnt.outcome.write_report", lambda run: None)

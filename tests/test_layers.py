@@ -29,6 +29,7 @@ LAYERS = (
     {"filtered", "interruption", "iterations", "journal"},
     {"recipes"},
     {"all_labels", "report"},
+    {"outcome"},
     {"api", "prediction"},
     {"export"},
     {"reproduce", "bench", "estimator"},

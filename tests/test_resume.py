@@ -484,7 +484,7 @@ def test_killed_while_the_report_is_drawn(tmp_path: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     folder = tmp_path / "run"
-    monkeypatch.setattr("mlnt.api.write_report", kill)
+    monkeypatch.setattr("mlnt.outcome.write_report", kill)
     with pytest.raises(KeyboardInterrupt):
         train(folder, "cross_entropy")
     assert not (folder / "checkpoints").exists()
@@ -506,7 +506,7 @@ def test_a_report_that_fails_takes_nothing_from_the_run(
     def fail(rows: list[dict[str, Any]]) -> None:
         raise error
 
-    monkeypatch.setattr("mlnt.api.write_report", write_report)
+    monkeypatch.setattr("mlnt.outcome.write_report", write_report)
     monkeypatch.setattr("mlnt.report.draw_curves", fail)
     summary = train(folder, "cross_entropy").summary
     assert RunFolder(folder).read_json("summary.json")["seconds"] == summary["seconds"]

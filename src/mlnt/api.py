@@ -7,7 +7,6 @@ import contextlib
 import logging
 import math
 import platform
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from mlnt import __version__
-from mlnt.all_labels import Judged, judge_all_labels
 from mlnt.allocator import memory_kept
 from mlnt.config import Settings, convert, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
@@ -39,17 +37,15 @@ from mlnt.device import (
 )
 from mlnt.distributed import World, join
 from mlnt.errors import InputError, StorageError, TrainingError
-from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
-from mlnt.filtered import write_filtered
-from mlnt.gallery import GALLERY, write_gallery
+from mlnt.evaluation import predict_probabilities
 from mlnt.journal import RunJournal, SharedJournal, begin, going_on
-from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
+from mlnt.label_issues import LabelIssues
 from mlnt.launcher import job, restarted
 from mlnt.models import OwnModel, build_model, check_output, is_imported, new_of
 from mlnt.origin import commit, machine_name
-from mlnt.recipes import Result, check_method, run_recipe, summarise
-from mlnt.report import write_report
-from mlnt.runs import CONFIG, FAULTS, FILTERED, LABEL_ISSUES, SUMMARY, RunFolder
+from mlnt.outcome import Outcome, draw_report
+from mlnt.recipes import check_method, run_recipe
+from mlnt.runs import CONFIG, FAULTS, RunFolder
 from mlnt.training import Trainer, Watcher
 
 __all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
@@ -120,18 +116,7 @@ def train(
         "label_column": label_column,
         "text_column": text_column,
     }
-    if isinstance(data, Dataset):
-        given = [name for name, value in options.items() if value is not None]
-        if given:
-            raise InputError(
-                f"the data set is open already; give {', '.join(given)} to open_dataset"
-            )
-        dataset = data
-    else:
-        # A misspelt setting should not cost the reading of the data.
-        make_settings(preset or "cifar10", **settings)
-        with world.leader_first() if download else contextlib.nullcontext():
-            dataset = open_dataset(data, **{**options, "download": download})
+    dataset = _opened(data, options, preset, settings, download, world)
     if convert("deterministic", settings.get("deterministic", False)):
         prepare_deterministic()
     device = world.device_of(pick_device(str(settings.get("device", "auto"))))
@@ -188,25 +173,16 @@ def train(
         if device.type == "cpu":
             stack.enter_context(memory_kept())
         result = run_recipe(trainer, new_model, prepared.classes)
-        summary = {**summarise(result, trainer), "noise": noise}
-        judged = judge_all_labels(result, prepared)
-        if test is not None:
-            probabilities = predict_probabilities(result.model, test.inputs, world)
-            rows = readable(test.inputs)
-            summary["test_by_class"] = accuracy_by_class(probabilities[rows], test.labels[rows])
-        issues = rank_labels(judged.labels, judged.judgement, judged.seen)
-        summary["labels"] = len(issues.score)
-        summary["label_issues"] = issues.in_words(prepared.classes)
-        if isinstance(train_split.inputs, ImageFiles):
-            summary["unreadable_pictures"] = len(train_split.inputs.faults.found)
+        outcome = Outcome.of(result, trainer, prepared)
+        summary = {**outcome.summary, "noise": noise}
         # The rest, such as judging labels, is done again by a process that goes on: counted once.
         earlier = sum(stage.earlier for stage in result.stages)
         summary["seconds"] = earlier + time.perf_counter() - began
         if run is not None:
             summary["checkpoints"] = journal.cost()
             with run.writing():
-                _write_result(run, result, summary, issues, judged, prepared)
-            _draw_report(run)
+                outcome.write(run, summary)
+            draw_report(run)
     return Training(
         model=result.model,
         encoder=prepared.encoder,
@@ -214,9 +190,30 @@ def train(
         settings=chosen,
         summary=summary,
         history=[row for stage in result.stages for row in stage.history],
-        label_issues=issues,
+        label_issues=outcome.issues,
         folder=None if out is None else Path(out),
     )
+
+
+def _opened(
+    data: Source | Dataset,
+    options: dict[str, Any],
+    preset: str | None,
+    settings: dict[str, Any],
+    download: bool,
+    world: World,
+) -> Dataset:
+    if isinstance(data, Dataset):
+        given = [name for name, value in options.items() if value is not None]
+        if given:
+            raise InputError(
+                f"the data set is open already; give {', '.join(given)} to open_dataset"
+            )
+        return data
+    # A misspelt setting should not cost the reading of the data.
+    make_settings(preset or "cifar10", **settings)
+    with world.leader_first() if download else contextlib.nullcontext():
+        return open_dataset(data, **{**options, "download": download})
 
 
 def resume_run(
@@ -349,43 +346,6 @@ def _name_of_model(own_model: Any) -> str:
     if own_model is None:
         return ""
     return getattr(own_model, "__name__", type(own_model).__name__)
-
-
-def _write_result(
-    run: RunFolder,
-    result: Result,
-    summary: dict[str, Any],
-    issues: LabelIssues,
-    judged: Judged,
-    dataset: Dataset,
-) -> None:
-    classes = dataset.classes
-    run.save_state("best", result.model.state_dict())
-    for name, model in result.stages[-1].models.items():
-        run.save_state(name, model.state_dict())
-    unseen = {i: int(judged.labels[i]) for i in (~judged.seen).nonzero().flatten().tolist()}
-    run.write(
-        LABEL_ISSUES,
-        lambda path: write_label_issues(path, issues, classes, judged.kept, judged.texts, unseen),
-    )
-    suspects = issues.positions[issues.flagged]
-    run.write(GALLERY, lambda path: write_gallery(path, dataset, suspects))
-    if isinstance(dataset.train.inputs, ImageFiles) and dataset.train.inputs.faults.found:
-        run.write(FAULTS, dataset.train.inputs.faults.write)
-    if (kept := result.kept) is not None:
-        run.write(FILTERED, lambda path: write_filtered(path, kept, dataset))
-    run.write_json(SUMMARY, summary)  # last: a run that has it is finished
-    run.checkpoints.remove()
-
-
-def _draw_report(run: RunFolder) -> None:
-    """It can be made again at any time: what goes wrong here takes nothing from the run."""
-    try:
-        write_report(run)
-    except Exception as error:
-        command = shlex.join(["mlnt", "report", str(run.path)])
-        what = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        log.warning("the report could not be made (%s); `%s` makes it again", what, command)
 
 
 @contextlib.contextmanager
