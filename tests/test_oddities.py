@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import mlnt
 from mlnt.data.oddities import few_of, span
@@ -149,3 +150,12 @@ class TestColumnsOfWords:
         (tmp_path / "t.csv").write_text("\n".join([header, *cells]))
         said = self.refused(tmp_path / "t.csv")
         assert said == ": column 'f0' holds '-1,5' (row 1); decimal commas? write -1.5"
+
+
+def test_what_torch_calls_a_dataset() -> None:
+    inputs, labels = torch.randn(12, 3), torch.arange(12) % 2
+    whole = torch.utils.data.TensorDataset(inputs, labels)
+    assert torch.equal(mlnt.open_dataset(whole).train.labels, labels)
+    for source in (torch.utils.data.DataLoader(whole), torch.utils.data.Subset(whole, [0, 1])):
+        with pytest.raises(mlnt.InputError, match=r"one after another; give \(X, y\)"):
+            mlnt.open_dataset(source)

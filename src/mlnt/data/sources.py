@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from mlnt.data.array_files import read_npz
 from mlnt.data.dataset import Dataset, Split
@@ -109,6 +110,13 @@ def read(
     Of data that is divided: the part that is wanted, validation or test; train where it has no such
     part. `features` are columns known to be no labels, whatever their names.
     """
+    if isinstance(source, TensorDataset):
+        source = source.tensors
+    if isinstance(source, torch.utils.data.Dataset | DataLoader):
+        raise InputError(
+            f"a {type(source).__name__} gives samples one after another; give (X, y), arrays or "
+            "tensors of all of them"
+        )
     if isinstance(source, tuple):
         if len(source) != 2:
             raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
