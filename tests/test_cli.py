@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import mlnt
 from mlnt import cli
+from mlnt.terminal import chosen_line
 from small_runs import leave_out_reports, shorten_digits
 
 QUICK = ["--epochs", "2", "--sets", "2", "--iterations", "2"]
@@ -263,3 +264,19 @@ def test_spread_by_hand() -> None:
     # mean 3, standard deviation 2, standard error 2 / sqrt(3)
     assert str(Spread((1.0, 3.0, 5.0))) == "3.00 ± 1.15"
     assert str(Spread((2.0,))) == "2.00"
+
+
+def test_why_a_model_is_chosen_that_validates_lower() -> None:
+    row = {"method": "mlnt", "model": "teacher"}
+    summary = {
+        "models": [
+            {**row, "iteration": 1, "validation": 35.0},
+            {**row, "iteration": 2, "validation": 34.0},
+        ],
+        "chosen": {**row, "iteration": 2},
+    }
+    assert chosen_line(summary).endswith(
+        "(the last iteration; none before is better by more than chance)"
+    )
+    summary["models"][1]["validation"] = 35.0
+    assert chosen_line(summary) == "chosen: mlnt teacher, iteration 2"
