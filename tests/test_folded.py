@@ -1,5 +1,6 @@
 """The folded engine computes what the plain loops compute."""
 
+import copy
 import gc
 import logging
 import weakref
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import mlnt
-from mlnt.meta.folded import folded_meta_gradient
+from mlnt.meta.folded import Parameters, folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
+from mlnt.meta.tape import Options
 from mlnt.models import MLP, PooledConv, PreActResNet32, SmallConv
 from networks import CASES
 
@@ -319,3 +321,20 @@ def test_autocast_decides_the_numbers_computed_with(
     one, other = (torch.cat([g.flatten() for g in found.values()]) for found in (exact, low))
     assert not torch.equal(one, other)
     assert F.cosine_similarity(one, other, dim=0) > 0.95
+
+
+def test_a_teacher_whose_batch_norms_alone_are_in_training() -> None:
+    torch.manual_seed(0)
+    model, inputs = SmallConv(1, 4).eval(), torch.randn(6, 1, 8, 8)
+    for module in model.modules():
+        module.training = isinstance(module, nn.BatchNorm2d)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        expected = twin(inputs)
+    network = folded_network(model)
+    assert network is not None
+    theta = Parameters(dict(model.named_parameters()), 1, torch.float32)
+    run = network.run(theta.shared(), theta.prepare(inputs), Options(1, track=True))
+    torch.testing.assert_close(run.logits, expected)
+    for buffer, other in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(buffer, other)
