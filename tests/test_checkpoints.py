@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +29,6 @@ from mlnt.training import Stage, Watcher
 from small_runs import leave_out_reports
 
 fcntl = pytest.importorskip("fcntl")
-resource = pytest.importorskip("resource")
 QUICK = {"epochs": 3, "iterations": 1, "sets": 1, "batch_size": 64, "seed": 1}
 
 

@@ -51,30 +51,24 @@ class LabelIssues:
     def expected_errors(self) -> float:
         return self.noise_rate * len(self.score)
 
+    def _hardly_learnt(self, classes: Sequence[str]) -> list[str]:
+        """Classes of which nearly all labels are flagged: rather the model does not know them."""
+        labels_C = self.given.bincount(minlength=len(classes))
+        flagged_C = self.given[self.flagged].bincount(minlength=len(classes))
+        is_so_C = (labels_C > 0) & (flagged_C >= NEARLY_ALL * labels_C)
+        return [classes[number] for number in is_so_C.nonzero().flatten().tolist()]
+
     def in_words(self, classes: Sequence[str]) -> dict[str, Any]:
         """As they go into summary.json; shares in percent. A very large T is left out."""
         is_small = len(self.transition) <= MOST_IN_SUMMARY
-        counts_C = self.given.bincount(minlength=len(classes)).tolist()
-        flagged_C = self.given[self.flagged].bincount(minlength=len(classes)).tolist()
         return {
-            "hardly_learnt": hardly_learnt(classes, counts_C, flagged_C),
+            "hardly_learnt": self._hardly_learnt(classes),
             "flagged": int(self.flagged.sum()),
             "expected_errors": self.expected_errors,
             "noise_rate": 100 * self.noise_rate,
             "noise_interval": [100 * end for end in self.noise_interval],
             "transition": self.transition.tolist() if is_small else None,
         }
-
-
-def hardly_learnt(
-    classes: Sequence[str], labels_C: Sequence[int], flagged_C: Sequence[int]
-) -> list[str]:
-    """Classes of which nearly all labels are flagged: rather the model does not know them."""
-    return [
-        name
-        for name, labels, flagged in zip(classes, labels_C, flagged_C, strict=True)
-        if labels and flagged >= NEARLY_ALL * labels
-    ]
 
 
 def find_label_issues(

@@ -220,10 +220,9 @@ def hardly_learnt_line(summary: dict[str, Any]) -> str | None:
     names = summary["label_issues"].get("hardly_learnt")
     if not names:
         return None
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return (
-        f"mind: nearly all labels of {', '.join(names[:5])}{more} are flagged; rather the model "
-        "has hardly learnt them, and says little about their labels"
+        f"mind: nearly all labels of {few_of(names)} are flagged; rather the model has hardly "
+        "learnt them, and says little about their labels"
     )
 
 

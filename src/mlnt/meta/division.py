@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mlnt.distributed import World
+from mlnt.distributed import Group, World
 from mlnt.meta.choice import milliseconds
 from mlnt.meta.folded import Target
 from mlnt.meta.gradient import meta_gradient
@@ -60,9 +60,15 @@ def divided_meta_gradient(
         weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
         gradients = {name: torch.zeros_like(p) for name, p in weights.items()}
         loss = next(iter(gradients.values())).new_zeros(())
-    share = len(own_MB) / sets
+    return added_up(world, loss, gradients, len(own_MB) / sets)
+
+
+def added_up(
+    group: Group, loss: Tensor, gradients: Gradients, share: float
+) -> tuple[Tensor, Gradients]:
+    """The sum over the processes of this share of each one's loss and gradients, sent as one."""
     parts = {"": loss.to(next(iter(gradients.values())).dtype), **gradients}
-    total = world.sum_named({name: share * part for name, part in parts.items()})
+    total = group.sum_named({name: share * part for name, part in parts.items()})
     return total.pop(""), total
 
 

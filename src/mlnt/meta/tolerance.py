@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mlnt.config import Settings, check_setting, convert, fields_by_name
 from mlnt.distributed import ALL_ALONE, Rows, World, replicas_of
 from mlnt.errors import InputError, did_you_mean
-from mlnt.meta.division import divided_meta_gradient
+from mlnt.meta.division import added_up, divided_meta_gradient
 from mlnt.meta.features import penultimate
 from mlnt.meta.folded import Target
 from mlnt.meta.labels import synthetic_labels
@@ -110,10 +110,7 @@ class NoiseTolerance:
         )
         if self.replicas.size == 1:
             return loss, gradients
-        parts = {"": loss.to(next(iter(gradients.values())).dtype), **gradients}
-        total = self.replicas.sum_named(parts)
-        mean = {name: part / self.replicas.size for name, part in total.items()}
-        return mean.pop(""), mean
+        return added_up(self.replicas, loss, gradients, 1 / self.replicas.size)
 
     def _target_aside(self, inputs: Any, lam: float | Tensor, rows: Rows) -> Target:
         """The target; on a GPU computed beside the inner step, which does not need it yet."""

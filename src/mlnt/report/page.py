@@ -18,7 +18,6 @@ import numpy as np
 from markupsafe import Markup
 
 from mlnt.config import fields_by_name
-from mlnt.label_issues import hardly_learnt
 from mlnt.report import charts, words
 from mlnt.report.download import file_name, label_cells, label_header, next_training, packed
 from mlnt.report.findings import Findings, OfClass
@@ -60,11 +59,7 @@ def render(
             confused=words.confused_most(findings),
             confusions=findings.confusions()[:SHOWN_CONFUSIONS],
             by_class=shown_classes(by_class),
-            hardly_learnt=hardly_learnt(
-                findings.classes,
-                [row.labels for row in by_class],
-                [row.flagged for row in by_class],
-            ),
+            hardly_learnt=summary.get("label_issues", {}).get("hardly_learnt", []),
             accuracy_of=dict(
                 zip(findings.classes, summary.get("test_by_class") or (), strict=False)
             ),
