@@ -19,7 +19,7 @@ LAYERS = (
         "farewell",
         "storage",
     },
-    {"checkpoints", "config", "runs", "device", "origin"},
+    {"checkpoints", "config", "runs", "device", "origin", "values"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},
     {"evaluation", "gallery", "judging", "label_issues", "noise_model"},

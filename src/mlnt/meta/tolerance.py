@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mlnt.config import Settings, check_setting, convert, fields_by_name
+from mlnt.config import Settings, convert, fields_by_name
 from mlnt.distributed import ALL_ALONE, Rows, World, replicas_of
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import added_up, divided_meta_gradient
@@ -16,6 +16,7 @@ from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
 from mlnt.meta.teacher import ema_, make_teacher, mixed_target
+from mlnt.values import check_setting
 
 
 class NoiseTolerance:
