@@ -39,51 +39,58 @@ def logits_of(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
 
 def class_gradient(
     model: nn.Module, inputs: Any, labels_B: Tensor, world: World = ALL_ALONE
-) -> tuple[Tensor, Tensor, Any]:
+) -> tuple[Tensor, Tensor, Gradients]:
     """(L_c(X, Y, θ), logits [B, C], ∇L_c by name) of the trainable parameters."""
 
     def cross_entropy(leaf_BC: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            loss = F.cross_entropy(leaf_BC, labels_B)
-            return loss.detach(), torch.autograd.grad(loss, leaf_BC)[0]
+        loss = F.cross_entropy(leaf_BC, labels_B)
+        return loss.detach(), torch.autograd.grad(loss, leaf_BC)[0]
 
     rows = world.rows(len(labels_B))
-    own = rows.take(inputs)
-    fast = _fast_run(model, own, rows)
+    fast = _fast_run(model, rows.take(inputs), rows)
     if fast is None and world.size == 1:
         return _by_autograd(model, inputs, labels_B)
-    if fast is None:
-        return loss_gradient(model, inputs, cross_entropy, world, len(labels_B))
-    run, theta = fast
-    leaf_BC = rows.gather(run.logits).detach().to(theta.full).requires_grad_()
-    loss, dlogits_BC = cross_entropy(leaf_BC)
-    dlogits = rows.take(dlogits_BC).to(run.logits.dtype)
-    gradients = theta.sum_over_models(theta.joined(run.pull_back(dlogits)))
-    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
-    found = {name: gradients[name] for name in trainable}
-    return loss, leaf_BC.detach(), of_all(found, rows, world)
+    return _forth_and_back(model, inputs, cross_entropy, rows, world, fast)
 
 
 def loss_gradient(
     model: nn.Module, inputs: Any, loss_at: LossAt, world: World, batch: int
 ) -> tuple[Tensor, Tensor, Gradients]:
-    """(loss, logits [B, C], gradients by name) of any loss of the logits, by autograd.
-
-    Each process runs the network on its rows, and forth and back is all that is divided: all of
-    them compute the loss of the whole batch.
-    """
+    """(loss, logits [B, C], gradients by name) of any loss of the logits."""
     rows = world.rows(batch)
+    fast = _fast_run(model, rows.take(inputs), rows)
+    return _forth_and_back(model, inputs, loss_at, rows, world, fast)
+
+
+def _forth_and_back(
+    model: nn.Module,
+    inputs: Any,
+    loss_at: LossAt,
+    rows: Rows,
+    world: World,
+    fast: "tuple[Run, Parameters] | None",
+) -> tuple[Tensor, Tensor, Gradients]:
+    """Each process runs the network on its rows; all compute the loss of the whole batch."""
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if fast is not None:
+        own = fast[0].logits
+    else:
+        with torch.enable_grad(), synchronised(rows):
+            own = forward(model, rows.take(inputs))
     full = next(iter(trainable.values())).dtype
-    with torch.enable_grad(), synchronised(rows):
-        own = forward(model, rows.take(inputs))
     leaf_BC = rows.gather(own.detach()).to(full).requires_grad_()
     with torch.enable_grad(), torch.autocast(leaf_BC.device.type, enabled=False):
         loss, dlogits_BC = loss_at(leaf_BC)
-    found = torch.autograd.grad(
-        own, list(trainable.values()), rows.take(dlogits_BC).to(own.dtype), allow_unused=True
-    )
-    gradients = _laid_out(trainable, found)
+    dlogits = rows.take(dlogits_BC).to(own.dtype)
+    if fast is not None:
+        run, theta = fast
+        found = theta.sum_over_models(theta.joined(run.pull_back(dlogits)))
+        gradients = {name: found[name] for name in trainable}
+    else:
+        gradients = _laid_out(
+            trainable,
+            torch.autograd.grad(own, list(trainable.values()), dlogits, allow_unused=True),
+        )
     return loss, leaf_BC.detach(), of_all(gradients, rows, world)
 
 
