@@ -256,7 +256,7 @@ def read_by_resuming(folder: str | Path) -> dict[str, str]:
         config = run.read_json(CONFIG)
         named = {**config["source"], "weights": config["settings"].get("weights", "none")}
         named["noise"] = config["settings"].get("noise", "none")
-    is_file = {"weights": lambda v: v not in ("none", "imagenet"), "noise": _is_matrix}
+    is_file = {"weights": lambda v: v not in ("none", "self", "imagenet"), "noise": _is_matrix}
     return {k: str(v) for k, v in named.items() if v and is_file.get(k, lambda _: True)(v)}
 
 

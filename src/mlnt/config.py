@@ -43,7 +43,8 @@ class Settings:
     )
     weights: str = setting(
         "none",
-        "weights to start from: none, imagenet (of torchvision or timm) or a file",
+        "weights to start from: none, self (learnt from the pictures without labels), imagenet (of "
+        "torchvision or timm) or a file",
         group="Method",
     )
     iterations: int = setting(
@@ -123,6 +124,13 @@ class Settings:
         high=1,
     )
     epochs: int = setting(120, "epochs of each iteration", group="Schedule", low=1)
+    self_epochs: int | str = setting(
+        "same",
+        "epochs without labels, of weights=self; same: as many as an iteration has",
+        group="Schedule",
+        low=1,
+        words=("same",),
+    )
     batch_size: int = setting(128, "samples per batch", group="Schedule", symbol="k", low=2)
     lr: float = setting(
         0.2, "learning rate of the class update", group="Schedule", symbol="β", low=0
@@ -247,7 +255,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "crop_padding": 4,
         "flip": True,
         "sets": 1,
-        "epochs": 72,
+        "weights": "self",
+        "self_epochs": 96,
+        "epochs": 60,
         "lr": 0.2,
         "weight_decay": 2e-4,
         "led_weight_decay": 5e-4,

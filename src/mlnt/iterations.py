@@ -125,35 +125,50 @@ class Led:
 
 
 def run_iterations(
-    trainer: Trainer, name: str, make_method: MakeMethod, judge: Judge, classes: Sequence[str]
+    trainer: Trainer,
+    name: str,
+    make_method: MakeMethod,
+    judge: Judge,
+    classes: Sequence[str],
+    leader: StageResult | None = None,
 ) -> Led:
-    """Train `settings.iterations` times; `make_method` gets the mentor, None in the first."""
-    settings, train = trainer.settings, trainer.train
-    led, mentor = Led([], judge=judge), None
-    for iteration in range(1, settings.iterations + 1):
-        kept = None if led.kept is None else led.kept.indices
-        led.stages.append(trainer.run(Stage(name, iteration), make_method(mentor), kept))
-        learnt = led.stages[-1].kept
-        if led.kept and learnt is not None and not torch.equal(led.kept.indices, learnt):
-            # Another process began this iteration, and a GPU may answer a little differently twice.
-            led.kept = replace(led.kept, indices=learnt)
-            led.filters[-1] = describe_filter(led.kept, trainer, classes, iteration - 1)
-        if iteration < settings.iterations:
+    """Train `settings.iterations` times; `make_method` gets the mentor.
+
+    Nobody leads the first iteration, unless there is a `leader`, a stage before it.
+    """
+    led = Led([], judge=judge)
+    candidates = [] if leader is None else [leader]
+    for iteration in range(1, trainer.settings.iterations + 1):
+        mentor, kept = None, None
+        if candidates:
             # An iteration that went wrong leads nobody: the one before it does so again.
             # Only now is it known which validation pictures can be read.
             validation_samples = int(seen(trainer.validation).sum())
-            mentor = best_model(choose_stage(led.stages, validation_samples))
-            probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
-            wrong_N = None
-            if settings.tau == "auto":
-                wrong_N = judge(mentor, probabilities_NC).wrong[: len(train)]
-            led.kept = filter_samples(
-                probabilities_NC, train.labels, settings.tau, settings.keep_per_class, wrong_N
-            )
-            led.filters.append(describe_filter(led.kept, trainer, classes, iteration))
+            mentor = best_model(choose_stage(candidates, validation_samples))
+            led.kept = kept = _filtered_by(mentor, trainer, judge)
+            led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
             for watcher in trainer.watchers:
                 watcher.filtered(led.filters[-1])
+        indices = None if kept is None else kept.indices
+        stage = trainer.run(Stage(name, iteration), make_method(mentor), indices)
+        if kept and stage.kept is not None and not torch.equal(kept.indices, stage.kept):
+            # Another process began this iteration, and a GPU may answer a little differently twice.
+            led.kept = replace(kept, indices=stage.kept)
+            led.filters[-1] = describe_filter(led.kept, trainer, classes, iteration - 1)
+        led.stages.append(stage)
+        candidates.append(stage)
     return led
+
+
+def _filtered_by(mentor: nn.Module, trainer: Trainer, judge: Judge) -> Kept:
+    settings, train = trainer.settings, trainer.train
+    probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
+    wrong_N = None
+    if settings.tau == "auto":
+        wrong_N = judge(mentor, probabilities_NC).wrong[: len(train)]
+    return filter_samples(
+        probabilities_NC, train.labels, settings.tau, settings.keep_per_class, wrong_N
+    )
 
 
 def choose_stage(stages: Sequence[StageResult], validation_samples: int) -> StageResult:

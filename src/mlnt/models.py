@@ -198,7 +198,7 @@ def build_model(
         if weights == "imagenet":
             library_model = _from_library("torchvision", name, classes, True, download)
             load_weights(model, library_model.state_dict(), f"torchvision's {name}")
-    if weights not in ("none", "imagenet"):
+    if weights not in ("none", "self", "imagenet"):
         load_weights(model, read_weights(Path(weights)), weights)
     return model
 

@@ -1,5 +1,6 @@
 """The stages of each method, from fresh networks to a Result.
 
+    weights="self"       features without labels, which all networks then begin with
     cross_entropy        cross entropy
     mlnt                 cross entropy -> features -> iterations led by mentors
     mean_teacher, iterative   iterations led by mentors, without the meta step
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from mlnt.config import Settings
 from mlnt.data.dataset import Split
 from mlnt.data.image_files import ImageFiles
+from mlnt.data.streaming import first_of
 from mlnt.errors import InputError
 from mlnt.evaluation import (
     found_errors,
@@ -33,6 +35,7 @@ from mlnt.methods import (
     CNNCRF,
     MLNT,
     Clean,
+    Contrastive,
     CrossEntropy,
     Forward,
     Iterative,
@@ -42,6 +45,7 @@ from mlnt.methods import (
     estimate_transition,
     true_transition,
 )
+from mlnt.methods.contrastive import contrastive_settings
 from mlnt.methods.forward import ANCHOR_QUANTILE
 from mlnt.noise_model import Judgement
 from mlnt.schedule import led_settings
@@ -73,8 +77,25 @@ class Recipe:
     """All that the stages of a method need."""
 
     trainer: Trainer
-    new_model: Callable[[], nn.Module]  # a freshly initialised network
+    new_model: Callable[[], nn.Module]  # a network to begin with
     classes: Sequence[str]
+    unlabelled: StageResult | None = None  # whose weights the networks begin with
+
+    def begun_without_labels(self) -> "Recipe":
+        """With networks that begin with features learnt without labels: weights="self"."""
+        settings = contrastive_settings(self.trainer.settings, len(self.trainer.train))
+        trainer = replace(self.trainer, settings=settings)
+        some_inputs = first_of(trainer.train.inputs, 2)
+        method = Contrastive(self.new_model(), settings, some_inputs, trainer.generator)
+        stage = trainer.run(Stage("contrastive", 0), method)
+        weights = best_model(stage).state_dict()
+
+        def begun_model() -> nn.Module:
+            model = self.new_model()
+            model.load_state_dict(weights)
+            return model
+
+        return replace(self, new_model=begun_model, unlabelled=stage)
 
     def cross_entropy(self) -> Led:
         method = CrossEntropy(self.new_model(), self.trainer.settings)
@@ -82,7 +103,8 @@ class Recipe:
 
     def mlnt(self) -> Led:
         trainer, first = self.trainer, self.cross_entropy()
-        describer = best_model(first.stages[0])
+        leader = self._leader(first.stages[0])
+        describer = best_model(leader or first.stages[0])
         judge = Judge(trainer.train, trainer.validation, trainer.world, describer)
         features_ND = judge.features(describer)[: len(trainer.train)]
 
@@ -90,8 +112,17 @@ class Recipe:
             model, settings = self.new_model(), self._settings(mentor)
             return MLNT(model, settings, features_ND, mentor, trainer.generator)
 
-        led = run_iterations(trainer, "mlnt", method, judge, self.classes)
+        led = run_iterations(trainer, "mlnt", method, judge, self.classes, leader)
         return replace(led, stages=first.stages + led.stages)
+
+    def _leader(self, labelled: StageResult) -> StageResult | None:
+        """Who leads the first iteration: nobody, but where labels did the network more harm than
+        good, it is the one whose features never saw them."""
+        if self.unlabelled is None:
+            return None
+        validation_samples = int(seen(self.trainer.validation).sum())
+        better = choose_stage([self.unlabelled, labelled], validation_samples)
+        return self.unlabelled if better is self.unlabelled else None
 
     def _settings(self, mentor: nn.Module | None) -> Settings:
         """Of an iteration that this mentor leads, or nobody."""
@@ -172,6 +203,8 @@ def check_method(settings: Settings, train: Split) -> None:
     method = settings.method
     if method in ("forward_true", "cnn_crf") and train.true_labels is None:
         raise InputError(f"{method} is told true labels, and none are known; try another method")
+    if settings.weights == "self" and train.inputs.ndim != 4:
+        raise InputError("weights='self' are learnt from pictures, and these data are none")
     if method == "cnn_crf" and isinstance(train.inputs, ImageFiles):
         raise InputError("cnn_crf keeps its clean samples in memory, not pictures on disk")
 
@@ -181,14 +214,17 @@ def run_recipe(
 ) -> Result:
     """Train by the settings' method; `new_model` gives a freshly initialised network."""
     method = trainer.settings.method
-    led: Led = getattr(Recipe(trainer, new_model, classes), method)()
+    recipe = Recipe(trainer, new_model, classes)
+    if trainer.settings.weights == "self":
+        recipe = recipe.begun_without_labels()
+    led: Led = getattr(recipe, method)()
     own_stages = [stage for stage in led.stages if stage.stage.method == method]
     chosen = choose_stage(own_stages, int(seen(trainer.validation).sum()))
     model = best_model(chosen)
     probabilities_NC = predict_probabilities(model, trainer.train.inputs, trainer.world)
     judge = led.judge or Judge(trainer.train, trainer.validation, trainer.world)
     return Result(
-        stages=led.stages,
+        stages=[stage for stage in (recipe.unlabelled, *led.stages) if stage],
         chosen=chosen,
         model=model,
         kept=led.kept,

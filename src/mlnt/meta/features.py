@@ -1,9 +1,14 @@
 """Penultimate features of any network."""
 
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from mlnt.errors import InputError
 
@@ -23,22 +28,9 @@ def logits_and_features(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
 
     A network without a linear layer is described by its logits.
     """
-    last_input: list[Tensor] = []
-
-    def remember(module: nn.Module, arguments: tuple, named: dict[str, Tensor]) -> None:
-        last_input[:] = [arguments[0] if arguments else named["input"]]
-
-    hooks = [
-        module.register_forward_pre_hook(remember, with_kwargs=True)
-        for module in model.modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
+    with _last_call(model) as last_call:
         logits_BC = forward(model, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    features = last_input[0] if last_input else logits_BC
+    features = last_call.given if last_call.given is not None else logits_BC
     if len(features) != len(logits_BC):
         features = logits_BC
     return logits_BC, features.flatten(1)
@@ -46,10 +38,62 @@ def logits_and_features(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
 
 def penultimate(model: nn.Module, inputs: Any) -> Tensor:
     """Penultimate features [B, D] in eval mode; the model's mode is restored."""
-    was_training = [module for module in model.modules() if module.training]
+    with _evaluating(model):
+        return logits_and_features(model, inputs)[1]
+
+
+def split_at_features(model: nn.Module, inputs: Any) -> tuple[nn.Module, nn.Linear]:
+    """(the network up to its features, the linear layer that makes logits of them).
+
+    The former shares its parameters and buffers with the model.
+    """
+    with _evaluating(model), torch.no_grad(), _last_call(model) as last_call:
+        logits_BC = forward(model, inputs)
+    path = last_call.path
+    last = model.get_submodule(path) if path else None
+    if not isinstance(last, nn.Linear) or last.out_features != logits_BC.shape[1]:
+        raise InputError("weights='self' needs a network that ends with a linear layer")
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    encoder = copy.deepcopy(model, shared)
+    parent, _, name = path.rpartition(".")
+    setattr(encoder.get_submodule(parent), name, nn.Identity())
+    return encoder, last
+
+
+@dataclass
+class _Call:
+    """Of a linear layer."""
+
+    path: str = ""
+    given: Tensor | None = None
+
+
+@contextmanager
+def _last_call(model: nn.Module) -> Iterator[_Call]:
+    """The last call of a linear layer, once the model has run."""
+    call = _Call()
+
+    def watch(path: str, module: nn.Linear) -> RemovableHandle:
+        def remember(_: nn.Module, arguments: tuple, named: dict[str, Tensor]) -> None:
+            call.path, call.given = path, arguments[0] if arguments else named["input"]
+
+        return module.register_forward_pre_hook(remember, with_kwargs=True)
+
+    hooks = [watch(path, m) for path, m in model.named_modules() if isinstance(m, nn.Linear)]
+    try:
+        yield call
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """In eval mode; each module's mode is restored."""
+    were_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        return logits_and_features(model, inputs)[1]
+        yield
     finally:
-        for module in was_training:
+        for module in were_training:
             module.training = True

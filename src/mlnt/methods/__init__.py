@@ -2,6 +2,7 @@
 
 from mlnt.methods.base import Method, Rates
 from mlnt.methods.cnn_crf import CNNCRF, Clean
+from mlnt.methods.contrastive import Contrastive
 from mlnt.methods.cross_entropy import CrossEntropy
 from mlnt.methods.forward import Forward, estimate_transition, true_transition
 from mlnt.methods.joint_optimization import JointOptimization, SoftCrossEntropy
@@ -12,6 +13,7 @@ __all__ = [
     "CNNCRF",
     "MLNT",
     "Clean",
+    "Contrastive",
     "CrossEntropy",
     "Forward",
     "Iterative",

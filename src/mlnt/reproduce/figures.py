@@ -104,7 +104,7 @@ def draw_stages(
             if style := STYLES.get(f"{method} {model}"):
                 shown += _draw_stage(axis, stage, model, begin, style)
         epochs = max(row["epoch"] for row in stage)
-        name = "cross entropy" if iteration == 0 else f"iteration {iteration}"
+        name = method.replace("_", " ") if iteration == 0 else f"iteration {iteration}"
         axis.annotate(name, (begin + epochs / 2, 1), (0, 3), ("data", "axes fraction"),
                       "offset points", ha="center", fontsize="small")  # fmt: skip
         begin += epochs
@@ -136,7 +136,7 @@ def _draw_stage(
             by_epoch.setdefault(begin + row["epoch"], []).append(value)
     spreads = [Spread(tuple(values)) for values in by_epoch.values()]
     means = [spread.mean for spread in spreads]
-    name = "cross entropy" if rows[0]["iteration"] == 0 else model
+    name = rows[0]["method"].replace("_", " ") if rows[0]["iteration"] == 0 else model
     axis.plot(list(by_epoch), means, label=name, **style)
     errors = [0.0 if len(spread.values) < 2 else spread.error for spread in spreads]
     if any(errors):
