@@ -16,7 +16,7 @@ from mlnt.evaluation import accuracy, found_errors, memorised_noise
 from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
 from mlnt.methods import MLNT, CrossEntropy, Method, Rates
 from mlnt.models import SmallConv
-from mlnt.progress import ModelResult, Progress
+from mlnt.progress import Choice, ModelResult, Progress
 from mlnt.runs import RunFolder
 from mlnt.training import Stage, StageResult, Trainer, rates_at
 
@@ -305,13 +305,15 @@ def test_weight_decay_once_a_mentor_filters(
     ],
 )
 def test_which_epoch(validation: list[float], alone: int, led: int) -> None:
-    for is_led, expected in ((False, alone), (True, led)):
+    choices = {Choice.BEST: alone, Choice.BEST_TOGETHER: led, Choice.LAST: len(validation)}
+    for choice, expected in choices.items():
         result, model = ModelResult(), nn.Linear(1, 1)
         for epoch, percent in enumerate(validation, start=1):
             nn.init.constant_(model.bias, epoch)
-            result.note(epoch, {"validation": percent, "test": percent / 2}, model, is_led)
+            result.note(epoch, {"validation": percent, "test": percent / 2}, model, choice)
         assert result.best_epoch == result.state["bias"].item() == expected
-        together = validation[max(0, expected - 3) if is_led else expected - 1 : expected]
+        first = expected - 1 if choice is Choice.BEST else max(0, expected - 3)
+        together = validation[first:expected]
         assert result.validation == pytest.approx(sum(together) / len(together))
         found = (result.best, result.last, result.peak)
         assert found == (validation[expected - 1] / 2, validation[-1] / 2, max(validation) / 2)

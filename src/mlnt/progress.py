@@ -4,12 +4,22 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from statistics import fmean
 from typing import Any
 
 from torch import Tensor, nn
 
 EPOCHS_TOGETHER = 3
+
+
+class Choice(Enum):
+    """Which epoch counts as a stage's best."""
+
+    BEST = "best"  # the first of those that validate best
+    BEST_TOGETHER = "best_together"  # each together with the two before it; of equal ones the last
+    LAST = "last"
+
 
 State = dict[str, Tensor]
 
@@ -27,21 +37,22 @@ class ModelResult:
     state: State = field(default_factory=dict)
 
     def note(
-        self, epoch: int, figures: Mapping[str, float], model: nn.Module, is_led: bool
+        self, epoch: int, figures: Mapping[str, float], model: nn.Module, choice: Choice
     ) -> None:
         """An epoch's validation and test accuracy; keeps the weights of the best epoch.
 
         Of epochs that validate alike, as few samples often make them, the first: later ones have
         learnt more of the noise. Where a mentor has filtered it out, an epoch's neighbours are
-        much like it: it counts together with the two before it, against chance, and of equal ones
-        it is the last.
+        much like it: it counts together with the two before it, against chance. Where no label
+        is learnt, the last one has learnt most.
         """
         test = figures.get("test")
-        together = EPOCHS_TOGETHER if is_led else 1
+        together = 1 if choice is Choice.BEST else EPOCHS_TOGETHER
         is_early = len(self.recent) < together  # a mean of fewer is no match for one of all
         self.recent = [*self.recent, figures["validation"]][-together:]
         validation = round(fmean(self.recent), 9)  # equal where only the order of summing differs
-        if is_early or validation > self.validation or (is_led and validation == self.validation):
+        is_equal = choice is Choice.BEST_TOGETHER and validation == self.validation
+        if is_early or is_equal or validation > self.validation or choice is Choice.LAST:
             self.best_epoch, self.validation, self.best = epoch, validation, test
             self.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
         self.last = test

@@ -184,10 +184,10 @@ def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
 
 def result_table(summary: dict[str, Any]) -> Table:
     """One row per model and iteration: best epoch by validation, and last epoch."""
-    is_led = any(row["iteration"] > 1 for row in summary["models"])
-    caption = (
-        f"validation from iteration 2 on: mean of {EPOCHS_TOGETHER} epochs" if is_led else None
-    )
+    caption = None
+    if summary["filters"]:
+        first = summary["filters"][0]["after_iteration"] + 1
+        caption = f"validation from iteration {first} on: mean of {EPOCHS_TOGETHER} epochs"
     table = Table(title=_noise_title(summary["noise"]), caption=caption)
     table.add_column("model", no_wrap=True)
     for heading in ("best epoch", "validation", "test (best)", "test (last)"):

@@ -21,7 +21,7 @@ from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
 from mlnt.methods.base import Method, Rates
-from mlnt.progress import Clock, ModelResult, Progress
+from mlnt.progress import Choice, Clock, ModelResult, Progress
 from mlnt.schedule import rates_at
 from mlnt.steps import Steps
 
@@ -232,7 +232,7 @@ class Trainer:
             "iteration": stage.iteration,
             "epoch": epoch,
             **means,
-            **self.evaluate(method.models, progress.results, epoch, runner.kept is not None),
+            **self.evaluate(method.models, progress.results, epoch, _choice(method, runner)),
             "lr": rates[-1].lr,
             "eta": rates[-1].eta,
             "gamma": rates[-1].gamma,
@@ -308,7 +308,7 @@ class Trainer:
         models: dict[str, nn.Module],
         results: dict[str, ModelResult],
         epoch: int,
-        is_led: bool = False,
+        choice: Choice = Choice.BEST,
     ) -> dict[str, dict[str, float]]:
         """Validation and test accuracy of every model; `results` keep those of the best epoch."""
         row = {}
@@ -320,8 +320,14 @@ class Trainer:
                     rows = readable(split.inputs)
                     figures[part] = float(accuracy(probabilities[rows], split.labels[rows]))
             row[name] = figures
-            results[name].note(epoch, figures, model, is_led)
+            results[name].note(epoch, figures, model, choice)
         return row
+
+
+def _choice(method: Method, runner: Steps) -> Choice:
+    if not method.learns_labels:
+        return Choice.LAST
+    return Choice.BEST if runner.kept is None else Choice.BEST_TOGETHER
 
 
 def _take_up(found: dict[str, Any], stage: Stage, runner: Steps, progress: Progress) -> None:

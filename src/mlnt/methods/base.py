@@ -37,6 +37,7 @@ class Method(ABC):
     models: dict[str, nn.Module]  # the models worth evaluating, by name
     optimizer: torch.optim.Optimizer
     world: World = ALL_ALONE  # the processes that divide the work
+    learns_labels = True  # by its features, which may come to know the noise by heart
 
     def join(self, world: World) -> None:
         """Divide the work with the other processes from now on."""

@@ -32,6 +32,8 @@ FEWEST_STEPS = 8  # of an epoch, where larger batches would make it fewer
 class Contrastive(Method):
     """generator: draws the views; on the device, and the one the trainer draws with."""
 
+    learns_labels = False
+
     def __init__(
         self, model: nn.Module, settings: Settings, some_inputs: Tensor, generator: torch.Generator
     ) -> None:
