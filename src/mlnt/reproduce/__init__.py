@@ -90,9 +90,10 @@ def run_experiment(
         check_finished(every)
     chosen = choose(every, cells)
     failed = run_cells(chosen, device, deadline, watchers, show, tell)
-    iterations = every[0].settings.iterations
+    usual = every[0].settings
+    lines = list(experiment.lines(usual.iterations, usual.weights == "self"))
     with RunFolder(out).expect_intact():
-        rows = collect(experiment, list(experiment.lines(iterations)), place.noises, every)
+        rows = collect(experiment, lines, place.noises, every)
         table = ResultTable(
             _title(experiment, place, fast), place.name, tuple(rows), _note(place, rows)
         )

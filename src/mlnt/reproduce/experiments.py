@@ -15,6 +15,8 @@ METHODS = (
 LED = ("mean_teacher", "iterative", "mlnt")
 # The stage that counts of the others: joint_optimization ends with a network on the labels found.
 STAGES = {"cross_entropy": 0, "joint_optimization": 2}
+# What a run of MLNT begins with, and what it is called in pictures.
+FIRST_STAGES = {"contrastive": "without labels", "cross_entropy": "cross entropy"}
 
 SYMMETRIC = tuple(f"symmetric:{rate}" for rate in ("0", "0.1", "0.3", "0.5", "0.7", "0.9"))
 ASYMMETRIC = tuple(f"asymmetric:{rate}" for rate in ("0.1", "0.2", "0.3", "0.4", "0.5"))
@@ -52,8 +54,10 @@ class Experiment:
             return [""]
         return [f"{self.swept}={value:g}" for value in self.values]
 
-    def lines(self, iterations: int) -> Iterator[Line]:
+    def lines(self, iterations: int, begun_without_labels: bool = False) -> Iterator[Line]:
         """Every line of the table, from top to bottom. A sweep shows its last iteration alone."""
+        if begun_without_labels:
+            yield Line("contrastive", "student", 0)
         for method in self.methods:
             for setting in self.settings_of(method):
                 if method not in LED:

@@ -9,7 +9,7 @@ import numpy as np
 from mlnt.report import STYLES
 from mlnt.report.charts import curves
 from mlnt.reproduce.cells import Cell
-from mlnt.reproduce.experiments import Experiment, Line, swept_value, symbol_of
+from mlnt.reproduce.experiments import FIRST_STAGES, Experiment, Line, swept_value, symbol_of
 from mlnt.reproduce.paper import Published, find_published
 from mlnt.reproduce.results import Row, Spread
 from mlnt.runs import RunFolder
@@ -26,6 +26,7 @@ NOISE_STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
 )
 GREY = "#777777"
+STAGE_STYLES = {**STYLES, "contrastive student": {"color": GREY, "linestyle": "-."}}
 PROGRESS = "progress.png"
 LOWEST_SHOWN = 0.05  # share of the points below the picture: first epochs, near chance
 
@@ -101,10 +102,10 @@ def draw_stages(
     for method, iteration in dict.fromkeys((row["method"], row["iteration"]) for row in rows):
         stage = [row for row in rows if (row["method"], row["iteration"]) == (method, iteration)]
         for model in ("student", "teacher"):
-            if style := STYLES.get(f"{method} {model}"):
+            if style := STAGE_STYLES.get(f"{method} {model}"):
                 shown += _draw_stage(axis, stage, model, begin, style)
         epochs = max(row["epoch"] for row in stage)
-        name = method.replace("_", " ") if iteration == 0 else f"iteration {iteration}"
+        name = f"iteration {iteration}" if iteration else FIRST_STAGES[method]
         axis.annotate(name, (begin + epochs / 2, 1), (0, 3), ("data", "axes fraction"),
                       "offset points", ha="center", fontsize="small")  # fmt: skip
         begin += epochs
@@ -136,7 +137,7 @@ def _draw_stage(
             by_epoch.setdefault(begin + row["epoch"], []).append(value)
     spreads = [Spread(tuple(values)) for values in by_epoch.values()]
     means = [spread.mean for spread in spreads]
-    name = rows[0]["method"].replace("_", " ") if rows[0]["iteration"] == 0 else model
+    name = model if rows[0]["iteration"] else FIRST_STAGES[rows[0]["method"]]
     axis.plot(list(by_epoch), means, label=name, **style)
     errors = [0.0 if len(spread.values) < 2 else spread.error for spread in spreads]
     if any(errors):

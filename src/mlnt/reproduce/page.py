@@ -44,6 +44,8 @@ INTRODUCTION = """\
 Made by `mlnt results` from the files in `{results}/`; docs/results.md says how. Test accuracy in %,
 mean ± standard error over n seeds. best: at the epoch chosen by validation; last: after the last
 epoch. A run of MLNT is a cross-entropy network and three iterations; minutes are those of all.
+Where there is a line for features learnt without labels, all networks of those runs begin with
+them, cross entropy as well; the paper's begin with random weights.
 """
 TO_REACH = f"""\
 ## What was to be reached

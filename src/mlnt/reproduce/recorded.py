@@ -93,7 +93,9 @@ class Group:
         experiment = Experiment("", self.data, (self.noise,), METHODS, paper=paper)
         iterations = max(run.settings.iterations for run in self.runs)
         cells = [run.cell for run in self.runs]
-        rows = collect(experiment, list(experiment.lines(iterations)), [self.noise], cells)
+        is_begun = any(run.settings.weights == "self" for run in self.runs)
+        lines = list(experiment.lines(iterations, is_begun))
+        rows = collect(experiment, lines, [self.noise], cells)
         return [row for row in rows if row.n]
 
 

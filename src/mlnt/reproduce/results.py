@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlnt.reproduce.cells import Cell
-from mlnt.reproduce.experiments import Experiment, Line
+from mlnt.reproduce.experiments import FIRST_STAGES, Experiment, Line
 from mlnt.reproduce.paper import Published, find_published
 
 
@@ -107,12 +107,13 @@ def collect(
 def _one_per_seed(
     line: Line, noise: str, summaries: Sequence[tuple[Cell, dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """The runs that hold a line. Cross entropy is the first stage of every run of MLNT."""
+    """The runs that hold a line."""
     by_seed: dict[int, dict[str, Any]] = {}
-    wanted = ("mlnt", "cross_entropy") if line.method == "cross_entropy" else (line.method,)
+    is_first = line.method in FIRST_STAGES
+    wanted = ("mlnt", "cross_entropy") if is_first else (line.method,)
     for method in wanted:
         for cell, summary in summaries:
-            fits = line.method == "cross_entropy" or cell.setting == line.setting
+            fits = is_first or cell.setting == line.setting
             if cell.method == method and cell.noise == noise and fits:
                 by_seed.setdefault(cell.seed, summary)
     return [by_seed[seed] for seed in sorted(by_seed)]

@@ -28,12 +28,13 @@ COLUMNS = (
     "peak_mean", "peak_error",
 )  # fmt: skip
 NAMES = {
+    "contrastive": "linear layer on features without labels",
     "forward": "forward (estimated)",
     "forward_true": "forward (given)",
     "cnn_crf": "CNN-CRF",
     "mean_teacher": "mean-teacher",
 }
-SHORT_NAMES = {**NAMES, "mean_teacher": "MT"}
+SHORT_NAMES = {**NAMES, "contrastive": "linear layer", "mean_teacher": "MT"}
 
 
 @dataclass
