@@ -31,6 +31,7 @@ from mlnt.methods import (
     CNNCRF,
     MLNT,
     Clean,
+    Contrastive,
     CrossEntropy,
     Forward,
     Iterative,
@@ -158,6 +159,7 @@ CASES = (
     # Pictures that each process reads some of, and some of which cannot be read.
     Case("pictures", "cross_entropy", "rgb", steps=3),
     Case("dropout", "cross_entropy", "functional", steps=3),
+    Case("contrastive", "contrastive", "deep", steps=3),
 )
 SLOW_CASES = (
     Case("grid-50-plain", network="deep", settings={"engine": "plain", "sets": 2, "batch_size": 9}),
@@ -215,6 +217,8 @@ def make_steps(case: Case, world: World) -> Steps:
     elif case.method == "cnn_crf":
         clean = Clean(train.inputs[:10], true[:10], labels[:10])
         method = CNNCRF(model, settings, clean, CLASSES, generator)
+    elif case.method == "contrastive":
+        method = Contrastive(model, settings, train.inputs[:2], generator)
     else:
         kinds = {
             "cross_entropy": CrossEntropy, "mean_teacher": MeanTeacher, "iterative": Iterative,

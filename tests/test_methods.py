@@ -21,6 +21,7 @@ from mlnt.data.sources import Dataset
 from mlnt.methods import (
     CNNCRF,
     Clean,
+    Contrastive,
     CrossEntropy,
     Forward,
     Iterative,
@@ -396,6 +397,9 @@ MAKERS: dict[str, Maker] = {
     ),
     "mean_teacher": lambda model, settings, data, generator: MeanTeacher(model, settings),
     "iterative": lambda model, settings, data, generator: Iterative(model, settings),
+    "contrastive": lambda model, settings, data, generator: Contrastive(
+        model, settings, data.train.inputs[:2], generator
+    ),
 }
 
 

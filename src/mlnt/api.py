@@ -151,10 +151,9 @@ def train(
         network = _new_model(own_model, chosen, prepared, may_import, download)
         return network.to(device=device, dtype=dtype)
 
-    check_method(chosen, train_split)
     with contextlib.ExitStack() as stack:
         stack.enter_context(drawing_from(seeds.weights, device))
-        check_output(new_model(), first_of(train_split.inputs, 2), len(prepared.classes))
+        _check_network(new_model(), chosen, train_split, len(prepared.classes))
         if run is not None:
             config = _config(prepared, chosen, noise, own_model)
             config["source"] = _source(data, options)
@@ -193,6 +192,11 @@ def train(
         label_issues=outcome.issues,
         folder=None if out is None else Path(out),
     )
+
+
+def _check_network(network: nn.Module, settings: Settings, train: Split, classes: int) -> None:
+    check_output(network, first_of(train.inputs, 2), classes)
+    check_method(settings, train, network)
 
 
 def _opened(

@@ -31,6 +31,7 @@ from mlnt.evaluation import (
 )
 from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
 from mlnt.judging import Judge, seen
+from mlnt.meta.features import split_at_features
 from mlnt.methods import (
     CNNCRF,
     MLNT,
@@ -198,13 +199,16 @@ class Recipe:
         return Led([trainer.run(Stage("cnn_crf", 1), method)])
 
 
-def check_method(settings: Settings, train: Split) -> None:
-    """Raise InputError if the data lacks what the method needs."""
+def check_method(settings: Settings, train: Split, model: nn.Module) -> None:
+    """Raise InputError if the data or the network lack what the method needs."""
     method = settings.method
     if method in ("forward_true", "cnn_crf") and train.true_labels is None:
         raise InputError(f"{method} is told true labels, and none are known; try another method")
-    if settings.weights == "self" and train.inputs.ndim != 4:
-        raise InputError("weights='self' are learnt from pictures, and these data are none")
+    if settings.weights == "self":
+        some_inputs = first_of(train.inputs, 2)
+        if some_inputs.ndim != 4:
+            raise InputError("weights='self' are learnt from pictures, and these data are none")
+        split_at_features(model, some_inputs)
     if method == "cnn_crf" and isinstance(train.inputs, ImageFiles):
         raise InputError("cnn_crf keeps its clean samples in memory, not pictures on disk")
 
