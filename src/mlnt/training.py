@@ -47,6 +47,8 @@ class Stage:
 
 def model_name(method: str, model: str, iteration: int) -> str:
     """`cross entropy`, `mlnt teacher, iteration 2`."""
+    if method == "contrastive":
+        return "features without labels"
     if iteration == 0:
         return method.replace("_", " ")
     return f"{method} {model}, iteration {iteration}"

@@ -44,7 +44,8 @@ class Contrastive(Method):
         self.projection = nn.Sequential(
             nn.Linear(width, width), nn.ReLU(), nn.Linear(width, PROJECTED)
         ).to(like.device, like.dtype)
-        self.extras = [*self.projection.parameters(), *self.last.parameters()]
+        trained = (*self.projection.parameters(), *self.last.parameters())
+        self.extras = [p for p in trained if p.requires_grad]
         self.optimizer = make_optimizer(self.encoder, settings, self.extras)
 
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
