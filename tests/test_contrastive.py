@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.testing import assert_close
 
 import mlnt
 from clothing_tree import make_small_tree
+from mlnt import recipes
 from mlnt.cli import run as command
 from mlnt.config import Settings, make_settings
 from mlnt.data import views
@@ -23,6 +25,7 @@ from mlnt.methods.base import Method
 from mlnt.methods.contrastive import TEMPERATURE, contrast, contrastive_settings
 from mlnt.models import PreActResNet32, SmallConv
 from mlnt.resnet import resnet18
+from mlnt.runs import RunFolder
 from mlnt.training import Stage, StageResult, Trainer
 from small_runs import few_digits, leave_out_reports
 from test_resume import StopAfter, assert_same_end
@@ -50,7 +53,7 @@ class TestViews:
         along = torch.linspace(-1 + 1 / side, 1 - 1 / side, side)
         rows, columns = torch.meshgrid(along, along, indexing="ij")
         picture = torch.stack([rows, columns]).expand(500, -1, -1, -1)
-        part = views.random_part(picture, drawing())[:, :, 1:-1, 1:-1]  # its rim fades to zero
+        part = views.random_part(picture, drawing())[:, :, 1:-1, 1:-1]  # not beyond its rim
         rows, columns = part.unbind(1)
         assert_close(rows, rows[:, :, :1].expand_as(rows))
         assert_close(columns, columns[:, :1].expand_as(columns))
@@ -67,6 +70,15 @@ class TestViews:
         monkeypatch.setattr(views, "LEAST_AREA", 1.0)
         monkeypatch.setattr(views, "MOST_STRETCH", 1.0)
         assert_close(views.random_part(self.pictures, drawing()), self.pictures)
+
+    def test_places_are_exact_whatever_a_network_computes_in(self) -> None:
+        expected = views.random_part(self.pictures, drawing())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(views.random_part(self.pictures, drawing()), expected)
+
+    def test_nothing_beyond_the_rim_is_seen(self) -> None:
+        white = torch.ones(200, 1, 6, 6)
+        assert_close(views.random_part(white, drawing()), white)
 
     def test_colours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = views.random_colours(self.pictures, drawing())
@@ -97,6 +109,74 @@ def test_contrast_by_its_definition() -> None:
     assert contrast(projected_VP).item() == pytest.approx(total / 10, rel=1e-12)
 
 
+def log_softmax() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10), nn.LogSoftmax(1))
+
+
+class Tied(nn.Module):
+    """Whose last layer is also its first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x.flatten(1)).relu())
+
+
+class Twice(nn.Module):
+    """Whose last layer is called more than once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.last(x.flatten(1)).relu())
+
+
+class Asking(nn.Module):
+    """Which asks its last layer for more than logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 7), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x.flatten(1))[:, : self.last.in_features])
+
+
+def frozen() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 3))
+    model[1].requires_grad_(False)
+    return model
+
+
+MORE = "does more with its features"
+WITHOUT_FEATURES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "no linear layer": (lambda: nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()), "does not end"),
+    "only a linear layer": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), "nothing before .* could be trained",
+    ),
+    "frozen": (frozen, "nothing before .* could be trained"),
+    "log softmax": (log_softmax, MORE),
+    "convolution behind it": (
+        lambda: nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(64, 9),
+            nn.Unflatten(1, (3, 3)),
+            nn.Conv1d(3, 1, 1),
+            nn.Flatten(),
+        ),
+        MORE,
+    ),
+    "tied": (Tied, MORE),
+    "twice": (Twice, MORE),
+    "asking": (Asking, MORE),
+}  # fmt: skip
+
+
 class TestSplit:
     @pytest.mark.parametrize("make", [SmallConv, PreActResNet32, resnet18])
     def test_the_parts_are_the_whole(self, make: Any) -> None:
@@ -120,19 +200,16 @@ class TestSplit:
         encoder.train()(inputs)
         assert all(not torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
 
-    @pytest.mark.parametrize(
-        "model",
-        [
-            nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()),
-            nn.Sequential(
-                nn.Flatten(), nn.Linear(64, 9), nn.Unflatten(1, (3, 3)), nn.Conv1d(3, 1, 1)
-            ),
-        ],
-    )
-    def test_a_network_that_ends_otherwise(self, model: nn.Module) -> None:
-        model.append(nn.Flatten())
-        with pytest.raises(mlnt.InputError, match="ends with a linear layer"):
-            split_at_features(model, torch.zeros(2, 1, 8, 8))
+    @pytest.mark.parametrize("name", WITHOUT_FEATURES)
+    def test_a_network_that_is_something_else(self, name: str) -> None:
+        make, message = WITHOUT_FEATURES[name]
+        with pytest.raises(mlnt.InputError, match=message):
+            split_at_features(make(), torch.randn(2, 1, 8, 8, generator=drawing()))
+
+    def test_is_told_before_training_with_the_way_out(self, tmp_path: Path) -> None:
+        with pytest.raises(mlnt.InputError, match="weights='none' does not"):
+            mlnt.train(few_digits(0, 64), model=log_softmax(), weights="self", out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def few_steps(labels: Tensor, steps: int = 3) -> Contrastive:
@@ -169,10 +246,13 @@ def test_labels_reach_the_last_layer_and_nothing_else() -> None:
     ],
 )
 def test_settings(samples: int, batch_size: int, self_epochs: Any, expected: Any) -> None:
-    settings = make_settings("digits", batch_size=batch_size, self_epochs=self_epochs)
+    given = {"batch_size": batch_size, "self_epochs": self_epochs, "crop_padding": 4, "cutout": 2}
+    settings = make_settings("digits", **given)
     found = contrastive_settings(settings, samples)
     assert (found.batch_size, found.epochs, found.lr) == expected
-    assert dataclasses.replace(found, batch_size=batch_size, epochs=40, lr=0.2) == settings
+    changed = {"batch_size": batch_size, "epochs": 40, "lr": 0.2, "crop_padding": 4, "cutout": 2}
+    assert (found.crop_padding, found.cutout) == (0, 0)
+    assert dataclasses.replace(found, **changed) == settings
 
 
 def test_features_of_the_digits() -> None:
@@ -246,9 +326,12 @@ def test_they_lead_where_labels_do_harm(noise: str, self_epochs: int, is_led: bo
 def test_pictures_on_disk(tmp_path: Path) -> None:
     tree = make_small_tree(tmp_path / "clothing1m", per_class=16, classes=3)
     given = {"model": "small_conv", "image_size": 16, "epochs": 1, "iterations": 1, "sets": 1}
-    training = mlnt.train(tree, preset="image", weights="self", batch_size=16, workers=0, **given)
-    assert training.history[0]["method"] == "contrastive"
-    assert math.isfinite(training.history[0]["contrast"])
+    given |= {"self_epochs": 6, "batch_size": 16, "workers": 0, "lr": 0.1}
+    training = mlnt.train(tree, preset="image", weights="self", **given)
+    rows = [row for row in training.history if row["method"] == "contrastive"]
+    assert len(rows) == 6
+    assert rows[-1]["contrast"] < rows[0]["contrast"]
+    assert all(0 <= row["waiting_share"] <= 1 for row in rows)
 
 
 def test_goes_on_in_the_middle_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +349,40 @@ def test_goes_on_in_the_middle_of_them(tmp_path: Path, monkeypatch: pytest.Monke
             train(folder, watchers=[StopAfter(epochs, steps)])
         train(folder, resume=True)
         assert_same_end(folder, tmp_path / "whole")
+
+
+def test_goes_on_in_an_iteration_that_they_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out_reports(monkeypatch)
+    choose_stage = recipes.choose_stage
+    monkeypatch.setattr(
+        recipes,
+        "choose_stage",
+        lambda stages, n: (
+            stages[0] if stages[0].stage.method == "contrastive" else choose_stage(stages, n)
+        ),
+    )
+    given = {"epochs": 1, "iterations": 2, "sets": 1, "batch_size": 64, "noise": "symmetric:0.4"}
+    data = few_digits(0, 320)
+    mlnt.train(data, out=tmp_path / "whole", weights="self", **given)
+    folder = tmp_path / "run"
+    with pytest.raises(Stopped):
+        mlnt.train(data, out=folder, weights="self", watchers=[StopAfter(2, 2)], **given)
+    mlnt.train(data, out=folder, weights="self", resume=True, **given)
+    assert_same_end(folder, tmp_path / "whole")
+    filters = RunFolder(folder).read_json("summary.json")["filters"]
+    assert [f["after_iteration"] for f in filters] == [0, 1]
+
+
+def test_with_scikit_learn() -> None:
+    pictures, labels = few_digits(0, 320)
+    given = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 64, "random_state": 0}
+    fitted = mlnt.MLNTClassifier(weights="self", self_epochs=2, **given).fit(pictures, labels)
+    assert [row["method"] for row in fitted.history_] == ["contrastive"] * 2 + [
+        "cross_entropy",
+        "mlnt",
+    ]
 
 
 def test_what_is_no_picture_is_refused(

@@ -312,7 +312,7 @@ def test_which_epoch(validation: list[float], alone: int, led: int) -> None:
             nn.init.constant_(model.bias, epoch)
             result.note(epoch, {"validation": percent, "test": percent / 2}, model, choice)
         assert result.best_epoch == result.state["bias"].item() == expected
-        first = expected - 1 if choice is Choice.BEST else max(0, expected - 3)
+        first = max(0, expected - 3) if choice is Choice.BEST_TOGETHER else expected - 1
         together = validation[first:expected]
         assert result.validation == pytest.approx(sum(together) / len(together))
         found = (result.best, result.last, result.peak)

@@ -41,10 +41,10 @@ from mlnt.evaluation import predict_probabilities
 from mlnt.journal import RunJournal, SharedJournal, begin, going_on
 from mlnt.label_issues import LabelIssues
 from mlnt.launcher import job, restarted
-from mlnt.models import OwnModel, build_model, check_output, is_imported, new_of
+from mlnt.models import WEIGHTS, OwnModel, build_model, check_output, is_imported, new_of
 from mlnt.origin import commit, machine_name
 from mlnt.outcome import Outcome, draw_report
-from mlnt.recipes import check_method, run_recipe
+from mlnt.recipes import check_method, check_network, run_recipe
 from mlnt.runs import CONFIG, FAULTS, RunFolder
 from mlnt.training import Trainer, Watcher
 
@@ -151,9 +151,10 @@ def train(
         network = _new_model(own_model, chosen, prepared, may_import, download)
         return network.to(device=device, dtype=dtype)
 
+    check_method(chosen, train_split)
     with contextlib.ExitStack() as stack:
         stack.enter_context(drawing_from(seeds.weights, device))
-        _check_network(new_model(), chosen, train_split, len(prepared.classes))
+        _check(new_model(), chosen, train_split, len(prepared.classes))
         if run is not None:
             config = _config(prepared, chosen, noise, own_model)
             config["source"] = _source(data, options)
@@ -194,9 +195,9 @@ def train(
     )
 
 
-def _check_network(network: nn.Module, settings: Settings, train: Split, classes: int) -> None:
+def _check(network: nn.Module, settings: Settings, train: Split, classes: int) -> None:
     check_output(network, first_of(train.inputs, 2), classes)
-    check_method(settings, train, network)
+    check_network(settings, train, network)
 
 
 def _opened(
@@ -260,7 +261,7 @@ def read_by_resuming(folder: str | Path) -> dict[str, str]:
         config = run.read_json(CONFIG)
         named = {**config["source"], "weights": config["settings"].get("weights", "none")}
         named["noise"] = config["settings"].get("noise", "none")
-    is_file = {"weights": lambda v: v not in ("none", "self", "imagenet"), "noise": _is_matrix}
+    is_file = {"weights": lambda v: v not in WEIGHTS, "noise": _is_matrix}
     return {k: str(v) for k, v in named.items() if v and is_file.get(k, lambda _: True)(v)}
 
 

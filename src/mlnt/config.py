@@ -43,8 +43,8 @@ class Settings:
     )
     weights: str = setting(
         "none",
-        "weights to start from: none, self (learnt from the pictures without labels), imagenet (of "
-        "torchvision or timm) or a file",
+        "weights to start from: none, self (learnt from the pictures without labels, in batches "
+        "four times as large), imagenet (of torchvision or timm) or a file",
         group="Method",
     )
     iterations: int = setting(

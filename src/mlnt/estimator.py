@@ -75,6 +75,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         *,
         preset: str | None = None,
         method: str | None = None,
+        weights: str | None = None,
         iterations: int | None = None,
         sets: int | None = None,
         rho: float | None = None,
@@ -85,6 +86,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         tau: float | str | None = None,
         lam: float | None = None,
         epochs: int | None = None,
+        self_epochs: int | str | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
         momentum: float | None = None,
@@ -101,6 +103,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         self.model = model
         self.preset = preset
         self.method = method
+        self.weights = weights
         self.iterations = iterations
         self.sets = sets
         self.rho = rho
@@ -111,6 +114,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         self.tau = tau
         self.lam = lam
         self.epochs = epochs
+        self.self_epochs = self_epochs
         self.batch_size = batch_size
         self.lr = lr
         self.momentum = momentum

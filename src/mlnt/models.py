@@ -156,6 +156,7 @@ _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
 
 
 LIBRARIES = ("torchvision", "timm")
+WEIGHTS = ("none", "self", "imagenet")  # words for weights to start from, beside files
 
 
 def is_imported(name: str) -> bool:
@@ -198,7 +199,7 @@ def build_model(
         if weights == "imagenet":
             library_model = _from_library("torchvision", name, classes, True, download)
             load_weights(model, library_model.state_dict(), f"torchvision's {name}")
-    if weights not in ("none", "self", "imagenet"):
+    if weights not in WEIGHTS:
         load_weights(model, read_weights(Path(weights)), weights)
     return model
 
@@ -333,7 +334,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         open_file(path).close()  # a pipe would be waited for
         return load_file(path) if path.suffix == ".safetensors" else read_tensors(path)
     except FileNotFoundError:
-        raise InputError(f"no file of weights at {path}") from None
+        hint = did_you_mean(str(path), WEIGHTS)
+        raise InputError(f"no file of weights at {path}{hint}") from None
     except Exception as error:  # a broken file may make any step of it go wrong
         raise InputError(f"{path} cannot be read as weights: {first_line(error)}") from None
 

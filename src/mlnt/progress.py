@@ -47,7 +47,7 @@ class ModelResult:
         is learnt, the last one has learnt most.
         """
         test = figures.get("test")
-        together = 1 if choice is Choice.BEST else EPOCHS_TOGETHER
+        together = EPOCHS_TOGETHER if choice is Choice.BEST_TOGETHER else 1
         is_early = len(self.recent) < together  # a mean of fewer is no match for one of all
         self.recent = [*self.recent, figures["validation"]][-together:]
         validation = round(fmean(self.recent), 9)  # equal where only the order of summing differs

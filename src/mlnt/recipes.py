@@ -82,8 +82,10 @@ class Recipe:
     classes: Sequence[str]
     unlabelled: StageResult | None = None  # whose weights the networks begin with
 
-    def begun_without_labels(self) -> "Recipe":
-        """With networks that begin with features learnt without labels: weights="self"."""
+    def begun(self) -> "Recipe":
+        """With networks that begin with features learnt without labels, if weights="self"."""
+        if self.trainer.settings.weights != "self":
+            return self
         settings = contrastive_settings(self.trainer.settings, len(self.trainer.train))
         trainer = replace(self.trainer, settings=settings)
         some_inputs = first_of(trainer.train.inputs, 2)
@@ -97,6 +99,10 @@ class Recipe:
             return model
 
         return replace(self, new_model=begun_model, unlabelled=stage)
+
+    def stages_of(self, led: "Led") -> list[StageResult]:
+        """All of them, what the networks began with first."""
+        return [stage for stage in (self.unlabelled, *led.stages) if stage is not None]
 
     def cross_entropy(self) -> Led:
         method = CrossEntropy(self.new_model(), self.trainer.settings)
@@ -199,18 +205,26 @@ class Recipe:
         return Led([trainer.run(Stage("cnn_crf", 1), method)])
 
 
-def check_method(settings: Settings, train: Split, model: nn.Module) -> None:
-    """Raise InputError if the data or the network lack what the method needs."""
+def check_method(settings: Settings, train: Split) -> None:
+    """Raise InputError if the data lacks what the method needs."""
     method = settings.method
     if method in ("forward_true", "cnn_crf") and train.true_labels is None:
         raise InputError(f"{method} is told true labels, and none are known; try another method")
-    if settings.weights == "self":
-        some_inputs = first_of(train.inputs, 2)
-        if some_inputs.ndim != 4:
-            raise InputError("weights='self' are learnt from pictures, and these data are none")
-        split_at_features(model, some_inputs)
+    if settings.weights == "self" and train.inputs.ndim != 4:
+        raise InputError("weights='self' are learnt from pictures, and these data are none")
     if method == "cnn_crf" and isinstance(train.inputs, ImageFiles):
         raise InputError("cnn_crf keeps its clean samples in memory, not pictures on disk")
+
+
+def check_network(settings: Settings, train: Split, model: nn.Module) -> None:
+    """Raise InputError if the network lacks what the method needs."""
+    if settings.weights == "self":
+        try:
+            split_at_features(model, first_of(train.inputs, 2))
+        except InputError as error:
+            raise InputError(
+                f"{error}; weights='self' needs that, weights='none' does not"
+            ) from None
 
 
 def run_recipe(
@@ -218,9 +232,7 @@ def run_recipe(
 ) -> Result:
     """Train by the settings' method; `new_model` gives a freshly initialised network."""
     method = trainer.settings.method
-    recipe = Recipe(trainer, new_model, classes)
-    if trainer.settings.weights == "self":
-        recipe = recipe.begun_without_labels()
+    recipe = Recipe(trainer, new_model, classes).begun()
     led: Led = getattr(recipe, method)()
     own_stages = [stage for stage in led.stages if stage.stage.method == method]
     chosen = choose_stage(own_stages, int(seen(trainer.validation).sum()))
@@ -228,7 +240,7 @@ def run_recipe(
     probabilities_NC = predict_probabilities(model, trainer.train.inputs, trainer.world)
     judge = led.judge or Judge(trainer.train, trainer.validation, trainer.world)
     return Result(
-        stages=[stage for stage in (recipe.unlabelled, *led.stages) if stage],
+        stages=recipe.stages_of(led),
         chosen=chosen,
         model=model,
         kept=led.kept,

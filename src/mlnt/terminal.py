@@ -83,7 +83,10 @@ class TerminalProgress(Watcher):
         for line in describe_data(dataset):
             self._say(line)
         model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
-        self._say(f"{model}, {settings.epochs} epochs a stage, M={settings.sets}")
+        epochs = f"{settings.epochs} epochs a stage"
+        if settings.weights == "self" and not isinstance(settings.self_epochs, str):
+            epochs = f"{settings.self_epochs} epochs without labels, {epochs}"
+        self._say(f"{model}, {epochs}, M={settings.sets}")
         for name, reason in reasons.items():
             self._say(f"  {name} = {getattr(settings, name)}: {reason}", "dim")
 

@@ -34,7 +34,7 @@ class Stage:
     """One training from a fresh network to its last epoch."""
 
     method: str
-    iteration: int  # 0 for the cross-entropy network, then 1, 2, 3
+    iteration: int  # 0 for what comes before the first, such as cross entropy, then 1, 2, 3
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Stage:
 def model_name(method: str, model: str, iteration: int) -> str:
     """`cross entropy`, `mlnt teacher, iteration 2`."""
     if method == "contrastive":
-        return "features without labels"
+        return "contrastive features"
     if iteration == 0:
         return method.replace("_", " ")
     return f"{method} {model}, iteration {iteration}"
@@ -301,7 +301,7 @@ class Trainer:
 
     def _describe_rates(self, step: int, stage: Stage) -> str:
         rates = self._rates(step, stage)
-        if stage.method == "cross_entropy":
+        if stage.iteration == 0:
             return f"lr={rates.lr:g}; lower it"
         return f"lr={rates.lr:g}, eta={rates.eta:g}, alpha={self.settings.alpha:g}; lower them"
 

@@ -125,7 +125,16 @@ def run_accuracy(
     """
     if not sets or not 0 < minutes < math.inf:
         raise InputError(f"needs minutes above 0 and some sets, got {minutes:g} and {sets}")
-    given = {"validation": "clean", **settings, "noise": noise, "seed": seed, "device": device}
+    if settings.get("weights", "none") != "none":
+        raise InputError("this comparison begins with random weights; leave weights as they are")
+    given = {
+        "validation": "clean",
+        **settings,
+        "weights": "none",
+        "noise": noise,
+        "seed": seed,
+        "device": device,
+    }
     plans = [make_settings(preset, **given, sets=each) for each in dict.fromkeys(sets)]
     place = pick_device(device)
     fresh = AccuracyResult(

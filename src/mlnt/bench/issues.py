@@ -225,10 +225,11 @@ def _own_rows(case: _Case, wrong_N: Tensor) -> Iterator[IssuesRow]:
     """After each stage of one run: what is known of the labels, and the time it took so far."""
     assert case.dataset.validation is not None
     trainer = case.trainer(case.dataset.train, case.dataset.validation)
-    led = Recipe(trainer, case.new_model, case.dataset.classes).mlnt()
+    recipe = Recipe(trainer, case.new_model, case.dataset.classes).begun()
+    led = recipe.mlnt()
     assert led.judge is not None
     seconds = 0.0
-    for stage in led.stages:
+    for stage in recipe.stages_of(led):
         seconds += stage.seconds
         began = time.perf_counter()
         model = best_model(stage)

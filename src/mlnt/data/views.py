@@ -39,8 +39,10 @@ def random_part(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
         (zero_B, height_B, (1 - height_B) * uniform_B(-1, 1)),
     )
     place_B23 = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
-    grid = F.affine_grid(place_B23, list(images_BCHW.shape), align_corners=False)
-    return F.grid_sample(images_BCHW, grid, align_corners=False)
+    # Places as exact as they are, whatever a network computes in; no rim that fades to black.
+    with torch.autocast(images_BCHW.device.type, enabled=False):
+        grid = F.affine_grid(place_B23, list(images_BCHW.shape), align_corners=False)
+        return F.grid_sample(images_BCHW, grid, padding_mode="border", align_corners=False)
 
 
 def random_colours(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:

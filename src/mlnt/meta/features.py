@@ -45,19 +45,35 @@ def penultimate(model: nn.Module, inputs: Any) -> Tensor:
 def split_at_features(model: nn.Module, inputs: Any) -> tuple[nn.Module, nn.Linear]:
     """(the network up to its features, the linear layer that makes logits of them).
 
-    The former shares its parameters and buffers with the model.
+    The former shares its parameters and buffers with the model. InputError if the network is not
+    just the one after the other, or if nothing in the former could be trained.
     """
     with _evaluating(model), torch.no_grad(), _last_call(model) as last_call:
         logits_BC = forward(model, inputs)
-    path = last_call.path
-    last = model.get_submodule(path) if path else None
-    if not isinstance(last, nn.Linear) or last.out_features != logits_BC.shape[1]:
-        raise InputError("weights='self' needs a network that ends with a linear layer")
+    last = model.get_submodule(last_call.path) if last_call.path else None
+    if not isinstance(last, nn.Linear):
+        raise InputError("the network does not end with a linear layer")
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     encoder = copy.deepcopy(model, shared)
-    parent, _, name = path.rpartition(".")
+    parent, _, name = last_call.path.rpartition(".")
     setattr(encoder.get_submodule(parent), name, nn.Identity())
+    if not _is_both(encoder, last, inputs, logits_BC):
+        raise InputError("the network does more with its features than one last linear layer does")
+    if not any(p.requires_grad for p in encoder.parameters()):
+        raise InputError("nothing before the network's last layer could be trained")
     return encoder, last
+
+
+def _is_both(encoder: nn.Module, last: nn.Linear, inputs: Any, logits_BC: Tensor) -> bool:
+    """Whether the two of them are all of a network that gives these logits."""
+    if {id(p) for p in encoder.parameters()} & {id(p) for p in last.parameters()}:
+        return False
+    try:
+        with _evaluating(encoder), torch.no_grad():
+            again_BC = last(forward(encoder, inputs))
+    except Exception:  # without its last layer any step of a stranger's network may fail
+        return False
+    return again_BC.shape == logits_BC.shape and torch.allclose(again_BC, logits_BC, atol=1e-4)
 
 
 @dataclass

@@ -121,8 +121,11 @@ def _laid_out(trainable: dict[str, nn.Parameter], found: tuple[Tensor | None, ..
 
 def _fast_run(model: nn.Module, inputs: Any, rows: Rows) -> tuple[Run, Parameters] | None:
     first = next(model.parameters())
-    if first.device.type != "cuda" or first.dtype == torch.float64:
-        return None
+    is_faster = first.device.type == "cuda" and first.dtype != torch.float64
+    return _run_by_rules(model, inputs, rows) if is_faster else None
+
+
+def _run_by_rules(model: nn.Module, inputs: Any, rows: Rows) -> tuple[Run, Parameters] | None:
     network = folded_network(model)
     if network is None:
         return None

@@ -138,7 +138,8 @@ def loss_backward_(
     _, logits_BC, gradients = loss_gradient(student, inputs, loss_at, world, batch)
     for name, parameter in student.named_parameters():
         parameter.grad = gradients.get(name)
-    for extra, gradient in zip(extras, of_extras, strict=True):
+    named = {str(number): gradient for number, gradient in enumerate(of_extras)}
+    for extra, gradient in zip(extras, world.from_leader(named).values(), strict=True):
         extra.grad = gradient
     return {name: part.detach() for name, part in parts.items()}, logits_BC
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from mlnt.config import Settings
 from mlnt.data.batches import Batch, random_flip
 from mlnt.data.views import random_view
+from mlnt.defaults import FEWEST_STEPS
 from mlnt.meta.features import split_at_features
 from mlnt.methods.base import Method, Rates, loss_backward_, make_optimizer, percent_right
 
@@ -26,7 +27,6 @@ PROJECTED = 64
 TEMPERATURE = 0.2  # of similarities: the lower, the more the most similar others count
 # Of the usual batch: the more others a view is to be told from, the more is learnt.
 BATCHES_AT_ONCE = 4
-FEWEST_STEPS = 8  # of an epoch, where larger batches would make it fewer
 
 
 class Contrastive(Method):
@@ -82,7 +82,12 @@ def contrastive_settings(settings: Settings, samples: int) -> Settings:
     size = max(usual, min(BATCHES_AT_ONCE * usual, samples // FEWEST_STEPS))
     epochs = settings.epochs if isinstance(settings.self_epochs, str) else settings.self_epochs
     return replace(
-        settings, batch_size=size, epochs=epochs, lr=settings.lr * math.sqrt(size / usual)
+        settings,
+        batch_size=size,
+        epochs=epochs,
+        lr=settings.lr * math.sqrt(size / usual),
+        crop_padding=0,  # a view is a crop already, and padding would tell whose it is
+        cutout=0,
     )
 
 

@@ -16,7 +16,7 @@ LED = ("mean_teacher", "iterative", "mlnt")
 # The stage that counts of the others: joint_optimization ends with a network on the labels found.
 STAGES = {"cross_entropy": 0, "joint_optimization": 2}
 # What a run of MLNT begins with, and what it is called in pictures.
-FIRST_STAGES = {"contrastive": "without labels", "cross_entropy": "cross entropy"}
+FIRST_STAGES = {"contrastive": "contrastive features", "cross_entropy": "cross entropy"}
 
 SYMMETRIC = tuple(f"symmetric:{rate}" for rate in ("0", "0.1", "0.3", "0.5", "0.7", "0.9"))
 ASYMMETRIC = tuple(f"asymmetric:{rate}" for rate in ("0.1", "0.2", "0.3", "0.4", "0.5"))

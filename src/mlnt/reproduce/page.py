@@ -44,8 +44,8 @@ INTRODUCTION = """\
 Made by `mlnt results` from the files in `{results}/`; docs/results.md says how. Test accuracy in %,
 mean ± standard error over n seeds. best: at the epoch chosen by validation; last: after the last
 epoch. A run of MLNT is a cross-entropy network and three iterations; minutes are those of all.
-Where there is a line for features learnt without labels, all networks of those runs begin with
-them, cross entropy as well; the paper's begin with random weights.
+Where there is a line for contrastive features, which are learnt without labels, all networks begin
+with them, cross entropy as well, unless it says otherwise; the paper's begin with random weights.
 """
 TO_REACH = f"""\
 ## What was to be reached
@@ -168,7 +168,7 @@ def _group(group: Group, results: Path) -> Iterator[str]:
     has_paper = any(row.paper is not None for row in rows)
     yield _table(
         (*headings, *(("paper", "difference") if has_paper else ())),
-        [_models(row, has_paper) for row in rows],
+        [_models(row, has_paper, _beginning(group, row)) for row in rows],
     )
     yield "Made by:\n\n```\n" + "\n".join(_commands(group)) + "\n```\n"
     for folder in dict.fromkeys(run.folder.parent for run in group.runs):
@@ -194,10 +194,16 @@ def _picture(words: str, path: Path, results: Path) -> str:
     return f"![{words}]({place.as_posix()})\n"
 
 
-def _models(row: Row, has_paper: bool) -> tuple[str, ...]:
+def _beginning(group: Group, row: Row) -> str:
+    """Said of rows in whose table others begin with contrastive features."""
+    return ", random weights" if group.is_begun() and not group.is_begun(row.method) else ""
+
+
+def _models(row: Row, has_paper: bool, beginning: str) -> tuple[str, ...]:
     values = row.best.values
     spread = f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else UNKNOWN
-    line = (label(row.line, short=False), str(row.n), str(row.best), spread, str(row.last))
+    name = label(row.line, short=False) + beginning
+    line = (name, str(row.n), str(row.best), spread, str(row.last))
     if not has_paper:
         return line
     return (*line, "" if row.paper is None else str(row.paper), signed(row.difference))
@@ -214,6 +220,8 @@ def _commands(group: Group) -> list[str]:
         # So many settings differ that a digest stands for them.
         note = "  # and the settings in config.json" if any(map(_is_digest, parts)) else ""
         changes = [part for part in parts if not _is_digest(part)]
+        if runs[0].settings.weights != "self":  # where it says nothing
+            changes = [change for change in changes if not change.startswith("self_epochs=")]
         if group.experiment:
             commands.append(_reproduce(group, runs, changes) + note)
         else:

@@ -12,7 +12,14 @@ from typing import Any
 from mlnt.config import Settings, settings_from
 from mlnt.errors import InputError
 from mlnt.reproduce.cells import Cell
-from mlnt.reproduce.experiments import ASYMMETRIC, EXPERIMENTS, METHODS, SYMMETRIC, Experiment
+from mlnt.reproduce.experiments import (
+    ASYMMETRIC,
+    EXPERIMENTS,
+    FIRST_STAGES,
+    METHODS,
+    SYMMETRIC,
+    Experiment,
+)
 from mlnt.reproduce.naming import NAMES, schedule_words
 from mlnt.reproduce.results import Row, collect
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
@@ -85,6 +92,12 @@ class Group:
     def of(self, method: str) -> list[Recorded]:
         return [run for run in self.runs if run.settings.method == method]
 
+    def is_begun(self, method: str | None = None) -> bool:
+        """Whether any run, or any that a line of the method may come from, has weights="self"."""
+        held_by = ("mlnt", "cross_entropy") if method in FIRST_STAGES else (method,)
+        runs = [run for run in self.runs if method is None or run.settings.method in held_by]
+        return any(run.settings.weights == "self" for run in runs)
+
     def rows(self) -> list[Row]:
         """Every model that was trained, over its seeds, beside the paper's figure."""
         # Only CIFAR-10 is the paper's data.
@@ -93,8 +106,7 @@ class Group:
         experiment = Experiment("", self.data, (self.noise,), METHODS, paper=paper)
         iterations = max(run.settings.iterations for run in self.runs)
         cells = [run.cell for run in self.runs]
-        is_begun = any(run.settings.weights == "self" for run in self.runs)
-        lines = list(experiment.lines(iterations, is_begun))
+        lines = list(experiment.lines(iterations, self.is_begun()))
         rows = collect(experiment, lines, [self.noise], cells)
         return [row for row in rows if row.n]
 

@@ -28,13 +28,13 @@ COLUMNS = (
     "peak_mean", "peak_error",
 )  # fmt: skip
 NAMES = {
-    "contrastive": "linear layer on features without labels",
+    "contrastive": "contrastive features, linear layer",
     "forward": "forward (estimated)",
     "forward_true": "forward (given)",
     "cnn_crf": "CNN-CRF",
     "mean_teacher": "mean-teacher",
 }
-SHORT_NAMES = {**NAMES, "contrastive": "linear layer", "mean_teacher": "MT"}
+SHORT_NAMES = {**NAMES, "contrastive": "contrastive", "mean_teacher": "MT"}
 
 
 @dataclass
