@@ -123,12 +123,12 @@ class Recipe:
         return replace(led, stages=first.stages + led.stages)
 
     def _leader(self, labelled: StageResult) -> StageResult | None:
-        """Who leads the first iteration: nobody, but where labels did the network more harm than
-        good, it is the one whose features never saw them."""
+        """Who leads the first iteration: the network whose features never saw a label, unless
+        labels did them more good than harm, for all that can be told; then nobody."""
         if self.unlabelled is None:
             return None
         validation_samples = int(seen(self.trainer.validation).sum())
-        better = choose_stage([self.unlabelled, labelled], validation_samples)
+        better = choose_stage([labelled, self.unlabelled], validation_samples)
         return self.unlabelled if better is self.unlabelled else None
 
     def _settings(self, mentor: nn.Module | None) -> Settings:
