@@ -1,16 +1,20 @@
 """Samples that repeat others are held out together, and said."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import mlnt
 from mlnt.config import make_settings
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.prepare import hold_out, prepare
-from mlnt.data.repetitions import first_of_each, number_inputs
+from mlnt.data.repetitions import first_of_each, note_trained_on, number_inputs
 from mlnt.terminal import describe_data
 
+SETTINGS = make_settings("table")
 ROWS = np.random.default_rng(0).normal(size=(200, 3))
 
 
@@ -102,3 +106,32 @@ def test_they_are_said(has_validation: bool) -> None:
     assert "  mind: 400 of 600 samples are repetitions of others" in list(describe_data(prepared))
     prepared, _ = prepare(mlnt.open_dataset("digits"), make_settings("digits"))
     assert not any("repetitions" in line for line in describe_data(prepared))
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_further_data_that_is_trained_on_is_noticed(part: str) -> None:
+    labels = np.arange(200) % 2
+    fresh = np.random.default_rng(1).normal(size=(20, 3))
+    for known, expected in ((5, "5 of the 25 samples"), (0, "")):
+        rows = np.concatenate([ROWS[:known], fresh])
+        data = mlnt.open_dataset((ROWS, labels), **{part: (rows, np.arange(len(rows)) % 2)})
+        said = [line for line in describe_data(prepare(data, SETTINGS)[0]) if "trained on" in line]
+        assert len(said) == bool(expected)
+        assert all(f"{expected} for {part} are trained on as well" in line for line in said)
+
+
+def test_where_inputs_are_few_they_are_everywhere() -> None:
+    rows = np.tile(np.eye(3), (60, 1))
+    data = mlnt.open_dataset((rows, np.arange(180) % 2), test=(rows[:12], np.arange(12) % 2))
+    assert not any("trained on" in line for line in describe_data(prepare(data, SETTINGS)[0]))
+
+
+def test_pictures_on_disk_go_by_their_paths(tmp_path: Path) -> None:
+    for part, names in (("train", "abcdef"), ("test", "xy")):
+        for label in ("cat", "dog"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for name in names:
+                Image.new("RGB", (8, 8)).save(tmp_path / part / label / f"{name}.png")
+    for test, is_said in (("test", False), ("train", True)):
+        data = mlnt.open_dataset(str(tmp_path / "train"), test=str(tmp_path / test))
+        assert any("trained on" in note for note in note_trained_on(data)) == is_said

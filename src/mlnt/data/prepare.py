@@ -13,6 +13,7 @@ from mlnt.data.repetitions import (
     first_of_each,
     held_together,
     note_repetitions,
+    note_trained_on,
     number_inputs,
 )
 from mlnt.data.sources import Dataset, Split, check_dataset
@@ -36,6 +37,8 @@ class Seeds:
 def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, Any]]:
     """Hold out validation data, inject noise; returns the data and the noise that came out."""
     seeds = Seeds.of(settings.seed)
+    if not dataset.is_known:
+        dataset = replace(dataset, notes=(*dataset.notes, *note_trained_on(dataset)))
     if dataset.validation is None:
         generator = torch.Generator().manual_seed(seeds.split)
         dataset = hold_out(dataset, settings.validation_share, generator)

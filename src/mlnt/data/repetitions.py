@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mlnt.data.dataset import Split
+from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import split_words
+from mlnt.data.image_files import ImageFiles
 
 FEWEST_REPEATED = 0.01  # of all samples: less cannot sway which epoch is best
 # Where the same few inputs come again and again, as rows of zeros and ones do, that is what the
@@ -40,6 +41,22 @@ def note_repetitions(number_N: Tensor) -> tuple[str, ...]:
     return (f"{repeated:,} of {len(number_N):,} samples are repetitions of others",)
 
 
+def note_trained_on(dataset: Dataset) -> Iterator[str]:
+    """Of further data that is given: how much of it is in the training data as well."""
+    parts = {"validation": dataset.validation, "test": dataset.test}
+    keys_of = {name: list(_keys(split)) for name, split in parts.items() if split is not None}
+    trained_on = set(_keys(dataset.train)) if keys_of else set()
+    if len(trained_on) < FEWEST_DISTINCT * len(dataset.train):
+        return  # the same few inputs everywhere
+    for name, keys in keys_of.items():
+        count = sum(key in trained_on for key in keys)
+        if count and count >= FEWEST_REPEATED * len(keys):
+            yield (
+                f"{count:,} of the {len(keys):,} samples for {name} are trained on as well; "
+                "accuracy on them says little about others"
+            )
+
+
 def held_together(number_N: Tensor, share: float) -> Tensor:
     """The numbers, if samples of one number are to be held out together; else all different."""
     repeated, total = _repeated(number_N), len(number_N)
@@ -64,9 +81,11 @@ def _repeated(number_N: Tensor) -> int:
 
 
 def _keys(split: Split) -> Iterator[bytes]:
-    """Short, so that large images are not kept once more."""
-    assert isinstance(split.inputs, Tensor)
-    if split.texts is not None:  # encoded, texts of rare words would all be alike
+    """Short, so that large images are not kept once more; pictures on disk go by their paths."""
+    if isinstance(split.inputs, ImageFiles):
+        for number in range(len(split)):
+            yield _short(split.inputs.paths.full(number).encode("utf-8", "surrogatepass"))
+    elif split.texts is not None:  # encoded, texts of rare words would all be alike
         for text in split.texts:
             yield _short(" ".join(split_words(text)).encode("utf-8", "surrogatepass"))
     else:

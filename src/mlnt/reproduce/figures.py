@@ -13,6 +13,7 @@ from mlnt.reproduce.experiments import FIRST_STAGES, Experiment, Line, swept_val
 from mlnt.reproduce.paper import Published, find_published
 from mlnt.reproduce.results import Row, Spread
 from mlnt.runs import RunFolder
+from mlnt.storage import write_aside
 
 if TYPE_CHECKING:  # slow to import, and seldom wanted
     from matplotlib.figure import Figure
@@ -51,8 +52,8 @@ def save_figure(figure: "Figure", stem: Path) -> list[Path]:
 
     # A fixed salt: else every drawing names its parts anew.
     with matplotlib.rc_context({"svg.hashsalt": "mlnt"}):
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=150)
+        write_aside(paths[0], lambda aside: figure.savefig(aside, metadata={"Date": None}))
+        write_aside(paths[1], lambda aside: figure.savefig(aside, dpi=150))
     return paths
 
 
