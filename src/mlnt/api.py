@@ -4,7 +4,6 @@ data -> validation held out -> noise (experiments only) -> stages of the method 
 """
 
 import contextlib
-import logging
 import math
 import platform
 import time
@@ -50,7 +49,6 @@ from mlnt.training import Trainer, Watcher
 
 __all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
 
-log = logging.getLogger("mlnt")
 ModelSource = str | OwnModel
 # What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
 SOURCE = {

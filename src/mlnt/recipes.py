@@ -222,9 +222,7 @@ def check_network(settings: Settings, train: Split, model: nn.Module) -> None:
         try:
             split_at_features(model, first_of(train.inputs, 2))
         except InputError as error:
-            raise InputError(
-                f"{error}; weights='self' needs that, weights='none' does not"
-            ) from None
+            raise InputError(f"{error}; weights='none' can be used with it") from None
 
 
 def run_recipe(

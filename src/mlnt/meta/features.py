@@ -52,15 +52,15 @@ def split_at_features(model: nn.Module, inputs: Any) -> tuple[nn.Module, nn.Line
         logits_BC = forward(model, inputs)
     last = model.get_submodule(last_call.path) if last_call.path else None
     if not isinstance(last, nn.Linear):
-        raise InputError("the network does not end with a linear layer")
+        raise InputError("weights='self' needs a network that ends with a linear layer")
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     encoder = copy.deepcopy(model, shared)
     parent, _, name = last_call.path.rpartition(".")
     setattr(encoder.get_submodule(parent), name, nn.Identity())
     if not _is_both(encoder, last, inputs, logits_BC):
-        raise InputError("the network does more with its features than one last linear layer does")
+        raise InputError("weights='self' needs a network that is its features and one last layer")
     if not any(p.requires_grad for p in encoder.parameters()):
-        raise InputError("nothing before the network's last layer could be trained")
+        raise InputError("weights='self' needs something to train before the last layer")
     return encoder, last
 
 

@@ -51,7 +51,7 @@ class Contrastive(Method):
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """One step on the contrast of the views, and on the labels for the last layer alone."""
         labels_V = batch.labels.repeat(2)
-        views = random_view(batch.for_teacher.repeat(2, 1, 1, 1), self.generator)
+        views = random_view(batch.inputs.repeat(2, 1, 1, 1), self.generator)
         if self.flip:
             views = random_flip(views, self.generator)
         figures: dict[str, Tensor] = {}

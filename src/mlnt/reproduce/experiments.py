@@ -68,6 +68,11 @@ class Experiment:
                     yield Line(method, "teacher", iteration, setting)
 
 
+def held_by(method: str) -> tuple[str, ...]:
+    """The methods whose runs hold the figures of this one, the first to be asked first."""
+    return ("mlnt", "cross_entropy") if method in FIRST_STAGES else (method,)
+
+
 def swept_value(setting: str) -> tuple[str, float]:
     """("sets", 5.0) from "sets=5"."""
     name, _, value = setting.partition("=")

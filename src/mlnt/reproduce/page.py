@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment
+from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment, held_by
 from mlnt.reproduce.figures import PROGRESS
 from mlnt.reproduce.naming import NAMES, PAPER, schedule_of
 from mlnt.reproduce.recorded import Group, Recorded, grouped, noise_words
@@ -156,8 +156,7 @@ def _counts(experiment: Experiment, method: str, counts: dict[Any, int]) -> tupl
 
 
 def _seeds(group: Group, method: str) -> set[int]:
-    wanted = ("mlnt", "cross_entropy") if method == "cross_entropy" else (method,)
-    return {run.settings.seed for name in wanted for run in group.of(name)}
+    return {run.settings.seed for name in held_by(method) for run in group.of(name)}
 
 
 def _group(group: Group, results: Path) -> Iterator[str]:

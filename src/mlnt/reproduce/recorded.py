@@ -15,10 +15,10 @@ from mlnt.reproduce.cells import Cell
 from mlnt.reproduce.experiments import (
     ASYMMETRIC,
     EXPERIMENTS,
-    FIRST_STAGES,
     METHODS,
     SYMMETRIC,
     Experiment,
+    held_by,
 )
 from mlnt.reproduce.naming import NAMES, schedule_words
 from mlnt.reproduce.results import Row, collect
@@ -94,8 +94,7 @@ class Group:
 
     def is_begun(self, method: str | None = None) -> bool:
         """Whether any run, or any that a line of the method may come from, has weights="self"."""
-        held_by = ("mlnt", "cross_entropy") if method in FIRST_STAGES else (method,)
-        runs = [run for run in self.runs if method is None or run.settings.method in held_by]
+        runs = self.runs if method is None else [r for m in held_by(method) for r in self.of(m)]
         return any(run.settings.weights == "self" for run in runs)
 
     def rows(self) -> list[Row]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlnt.reproduce.cells import Cell
-from mlnt.reproduce.experiments import FIRST_STAGES, Experiment, Line
+from mlnt.reproduce.experiments import FIRST_STAGES, Experiment, Line, held_by
 from mlnt.reproduce.paper import Published, find_published
 
 
@@ -109,11 +109,9 @@ def _one_per_seed(
 ) -> list[dict[str, Any]]:
     """The runs that hold a line."""
     by_seed: dict[int, dict[str, Any]] = {}
-    is_first = line.method in FIRST_STAGES
-    wanted = ("mlnt", "cross_entropy") if is_first else (line.method,)
-    for method in wanted:
+    for method in held_by(line.method):
         for cell, summary in summaries:
-            fits = is_first or cell.setting == line.setting
+            fits = line.method in FIRST_STAGES or cell.setting == line.setting
             if cell.method == method and cell.noise == noise and fits:
                 by_seed.setdefault(cell.seed, summary)
     return [by_seed[seed] for seed in sorted(by_seed)]
