@@ -21,6 +21,7 @@ def make_run(
     last: float | None = None,
     finished: bool = True,
     minutes: float = 10.0,
+    shared_gpu: bool = False,
     config: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
@@ -52,7 +53,8 @@ def make_run(
     (folder / "best.safetensors").write_bytes(b"weights")
     (folder / "label_issues.csv").write_text("index\n")
     if finished:
-        _write(folder / "summary.json", summary(best, best if last is None else last, minutes))
+        figures = summary(best, best if last is None else last, minutes)
+        _write(folder / "summary.json", figures | ({"shared_gpu": True} if shared_gpu else {}))
     return folder
 
 

@@ -1,6 +1,8 @@
 """On a CUDA device, with networks this project did not write. Skipped where there is none."""
 
 import importlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 import mlnt
 import mlnt.models
+from mlnt.device import is_shared
 from mlnt.meta.folded import folded_meta_gradient
 from mlnt.meta.plain import plain_meta_gradient
 
@@ -138,3 +141,18 @@ def test_digits_train_on_the_gpu() -> None:
     assert next(training.model.parameters()).is_cuda
     probabilities = training.predict_probabilities(np.zeros((2, 8, 8), np.float32))
     assert probabilities.device.type == "cpu"
+
+
+def test_other_processes_on_the_gpu_are_seen() -> None:
+    device = torch.device("cuda")
+    torch.zeros(1, device=device)
+    if is_shared(device):
+        pytest.skip("something else holds memory of this GPU")
+    hold = "import torch; x = torch.zeros(3 * 2**28, device='cuda'); print('held'); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", hold], **pipes) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert is_shared(device)
+        other.communicate("\n", timeout=60)
+    assert not is_shared(device)

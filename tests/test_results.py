@@ -97,6 +97,22 @@ def test_short_of_the_target(tmp_path: Path) -> None:
     assert line_with(page, "a run takes at most 15")[-1] == "no"
 
 
+def test_minutes_beside_others_do_not_count(tmp_path: Path) -> None:
+    make_run(tmp_path / "run-0", minutes=20, shared_gpu=True)
+    write_results([tmp_path / "run-0"], tmp_path / "results")
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert line_with(page, "CIFAR-10, symmetric 0.5")[6] == "20.0, shared"
+    assert line_with(page, "a run takes at most 15")[1:] == ["not run", "0", ""]
+    make_run(tmp_path / "run-1", minutes=14, seed=1)
+    write_results([tmp_path / "run-1"], tmp_path / "results")
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert line_with(page, "CIFAR-10, symmetric 0.5")[6] == "14.0"
+    assert line_with(page, "a run takes at most 15")[1:] == ["14.0 at most", "1", "yes"]
+    with (tmp_path / "results" / TABLE).open(encoding="utf-8", newline="") as file:
+        machines = {row["seed"]: row["machine"] for row in csv.DictReader(file)}
+    assert machines == {"0": "NVIDIA H200, shared", "1": "NVIDIA H200"}
+
+
 def test_the_same_bytes_again_and_no_folders_of_the_machine(tmp_path: Path) -> None:
     origin = {"continued": [{"machine": "other", "commit": "second+changes"}]}
     for seed in range(2):

@@ -12,6 +12,8 @@ from mlnt.errors import InputError, first_line
 
 CUBLAS, STEADY = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
+LIBRARIES = 2 * 2**30  # bytes of a GPU: more than CUDA takes for one process beside its tensors
+
 
 def pick_device(name: str) -> torch.device:
     if name == "auto":
@@ -25,6 +27,14 @@ def pick_device(name: str) -> torch.device:
         reason = first_line(error)
         raise InputError(f"device {name!r} cannot be used: {reason}") from None
     return device
+
+
+def is_shared(device: torch.device) -> bool:
+    """Whether other processes hold memory of the GPU too, so that times are not those of one."""
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free - torch.cuda.memory_reserved(device) > LIBRARIES
 
 
 @contextlib.contextmanager

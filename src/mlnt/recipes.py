@@ -276,6 +276,8 @@ def summarise(result: Result, trainer: Trainer) -> dict[str, Any]:
         },
         "filters": result.filters,
     }
+    if any(row.get("shared_gpu") for stage in result.stages for row in stage.history):
+        summary["shared_gpu"] = True
     if train.true_labels is not None:
         counted = readable(train.inputs)
         labels_N, true_N = train.labels[counted], train.true_labels[counted]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.sources import Dataset, Split
+from mlnt.device import is_shared
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
@@ -240,6 +241,7 @@ class Trainer:
             "gamma": rates[-1].gamma,
             "lam": rates[-1].lam,
             "step_ms": step_ms,
+            **({"shared_gpu": True} if is_shared(self.train.labels.device) else {}),
             **runner.waiting(),
             "seconds": time.perf_counter() - clock.began,
         }

@@ -55,6 +55,15 @@ class Recorded:
     def minutes(self) -> float:
         return float(self.summary["seconds"]) / 60
 
+    @property
+    def shared_gpu(self) -> bool:
+        """Whether the GPU did other work beside it, so that it took longer than it does alone."""
+        return bool(self.summary.get("shared_gpu"))
+
+    @property
+    def machine(self) -> str:
+        return self.origin("machine") + (", shared" if self.shared_gpu else "")
+
     def origin(self, what: str) -> str:
         """The machine or the commit; several where the run went on with another."""
         pieces = [self.config, *self.config.get("continued", [])]

@@ -51,6 +51,7 @@ class Reached:
     best: Spread
     last: Spread
     minutes: Spread
+    alone: Spread  # those of the minutes that a run had its GPU to itself
 
     @property
     def n(self) -> int:
@@ -75,10 +76,12 @@ def reached(groups: Sequence[Group], target: Target) -> Reached:
 
 def reached_by(runs: Sequence[Recorded]) -> Reached:
     found = [
-        (figures, run.minutes)
+        (figures, run)
         for run in runs
         for figures in run.summary["models"]
         if (figures["method"], figures["model"], figures["iteration"]) == ("mlnt", MODEL, ITERATION)
     ]
     best, last = (Spread(tuple(figures[name] for figures, _ in found)) for name in ("best", "last"))
-    return Reached(best, last, Spread(tuple(minutes for _, minutes in found)))
+    minutes = Spread(tuple(run.minutes for _, run in found))
+    alone = Spread(tuple(run.minutes for _, run in found if not run.shared_gpu))
+    return Reached(best, last, minutes, alone)
