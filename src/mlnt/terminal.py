@@ -83,9 +83,9 @@ class TerminalProgress(Watcher):
         for line in describe_data(dataset):
             self._say(line)
         model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
-        epochs = f"{settings.epochs} epochs a stage"
+        epochs = f"{_epochs(settings.epochs)} a stage"
         if settings.weights == "self" and not isinstance(settings.self_epochs, str):
-            epochs = f"{settings.self_epochs} epochs without labels, {epochs}"
+            epochs = f"{_epochs(settings.self_epochs)} without labels, {epochs}"
         self._say(f"{model}, {epochs}, M={settings.sets}")
         for name, reason in reasons.items():
             self._say(f"  {name} = {getattr(settings, name)}: {reason}", "dim")
@@ -101,7 +101,7 @@ class TerminalProgress(Watcher):
         )
         self.done = done * steps
         if done and not self.console.is_terminal:
-            self.console.print(f"{stage.name}: {done} of {epochs} epochs done before")
+            self.console.print(f"{stage.name}: {done} of {_epochs(epochs)} done before")
 
     def step_ends(self) -> None:
         self.done += 1
@@ -119,7 +119,7 @@ class TerminalProgress(Watcher):
         self.done = row["epoch"] * self.steps  # the first epoch may have been under way before
         self.progress.update(self.task, completed=row["epoch"], epoch=row["epoch"], figures=text)
         if row["epoch"] == self.epochs and not self.console.is_terminal:
-            self.console.print(f"{self.stage.name}: {self.epochs} epochs, {text}", soft_wrap=True)
+            self.console.print(f"{self.stage.name}: {_epochs(self.epochs)}, {text}", soft_wrap=True)
 
     def filtered(self, report: dict[str, Any]) -> None:
         line = f"mentor keeps {kept_in_words(report)}"
@@ -134,10 +134,14 @@ class TerminalProgress(Watcher):
             )
 
 
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'' if count == 1 else 's'}"
+
+
 def kept_in_words(report: dict[str, Any]) -> str:
-    """`812 of 1215 labels (tau 0.34)`; without τ it was the noise model that chose."""
+    """`812 of 1,215 labels (tau 0.34)`; without τ it was the noise model that chose."""
     why = "" if report["tau"] is None else f" (tau {report['tau']:.2f})"
-    return f"{report['kept']} of {report['of']} labels{why}"
+    return f"{report['kept']:,} of {report['of']:,} labels{why}"
 
 
 def describe_data(dataset: Dataset) -> Iterator[str]:
