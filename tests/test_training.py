@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import mlnt
-from mlnt.config import make_settings
+from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.evaluation import accuracy, found_errors, memorised_noise
 from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
@@ -39,21 +40,32 @@ class TestRates:
         ],
     )
     def test_of_the_paper(self, epoch: int, iteration: int, expected: Rates) -> None:
-        got = rates_at(epoch / 120, self.settings, iteration)
+        got = rates_at(epoch, 120, self.settings, iteration)
         for name, value in vars(expected).items():
             assert getattr(got, name) == pytest.approx(value), name
 
     def test_linear_fall_reaches_zero(self) -> None:
         settings = make_settings(fall="linear", fall_at=0.5, lr=1.0, eta=2.0, warmup=0.0)
-        assert rates_at(0.4, settings, 1).lr == 1.0
-        assert rates_at(0.75, settings, 1).lr == pytest.approx(0.5)
-        assert rates_at(0.75, settings, 1).eta == pytest.approx(1.0)
-        assert rates_at(0.999, settings, 1).lr == pytest.approx(0.002)
+        assert rates_at(400, 1000, settings, 1).lr == 1.0
+        assert rates_at(750, 1000, settings, 1).lr == pytest.approx(0.5)
+        assert rates_at(750, 1000, settings, 1).eta == pytest.approx(1.0)
+        assert rates_at(999, 1000, settings, 1).lr == pytest.approx(0.002)
+
+    def test_a_led_teacher_ends_as_its_student(self) -> None:
+        settings = make_settings(fall="linear", fall_at=0.0, teacher_settles=True, gamma=0.99)
+
+        def gammas(changed: Settings, is_led: bool) -> list[float]:
+            return [rates_at(step, 1000, changed, 2, is_led).gamma for step in (500, 899, 950, 999)]
+
+        assert gammas(settings, is_led=True) == pytest.approx([0.99, 0.99, 0.98, 0.0])
+        assert gammas(settings, is_led=False) == [0.99] * 4
+        for other in ({"teacher_settles": False}, {"fall": "step"}, {"fall_at": 1.0}):
+            assert gammas(replace(settings, **other), is_led=True) == [0.99] * 4
 
     def test_edges_of_the_shares(self) -> None:
         settings = make_settings(fall="linear", fall_at=1.0, warmup=1.0)
-        assert rates_at(0.5, settings, 1).eta == pytest.approx(0.2)
-        assert rates_at(0.99, settings, 1).lr == pytest.approx(0.2)
+        assert rates_at(500, 1000, settings, 1).eta == pytest.approx(0.2)
+        assert rates_at(990, 1000, settings, 1).lr == pytest.approx(0.2)
 
 
 class TestFilter:
@@ -292,6 +304,15 @@ def test_weight_decay_once_a_mentor_filters(
     decays = {"weight_decay": 0.01, "led_weight_decay": led}
     mlnt.train(blobs(), **quick(method=method, batch_size=32, epochs=1, **decays))
     assert found == expected
+
+
+@pytest.mark.parametrize("method", ["mlnt", "mean_teacher", "iterative"])
+def test_teachers_settle_once_a_mentor_filters(method: str) -> None:
+    settings = quick(method=method, batch_size=32, epochs=3, fall="linear", teacher_settles=True)
+    rows = mlnt.train(blobs(), **settings).history
+    last = {row["iteration"]: row for row in rows if row["method"] == method}
+    assert last[1]["gamma"] == rates_at(0, 1, make_settings(**settings), 1).gamma
+    assert last[2]["gamma"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,12 @@ class Settings:
         low=0,
         words=("same",),
     )
+    teacher_settles: bool = setting(
+        False,
+        "where a mentor has filtered the labels and rates fall to zero, the teacher remembers no "
+        "more steps than are left",
+        group="Mentor",
+    )
     keep_per_class: float = setting(
         0.05,
         "share of each class that the filter leaves in any case",
@@ -261,6 +267,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr": 0.2,
         "weight_decay": 2e-4,
         "led_weight_decay": 5e-4,
+        "teacher_settles": True,
         "fall": "linear",
         "fall_at": 0.0,
         "cutout": 16,

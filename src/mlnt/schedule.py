@@ -6,29 +6,47 @@ from mlnt.config import Settings
 from mlnt.methods.base import Rates
 
 
-def rates_at(progress: float, settings: Settings, iteration: int) -> Rates:
-    """The rates at a share of an iteration's steps in [0, 1).
+def rates_at(
+    step: int, steps: int, settings: Settings, iteration: int, is_led: bool = False
+) -> Rates:
+    """The rates at one of an iteration's steps, counted from 0.
 
     lr and eta fall at `fall_at`: lr to a tenth (step), or both linearly to zero (linear).
     eta ramps up linearly during `warmup` of the first iteration alone. gamma is `gamma_early`
     during warmup of each, which begins with a fresh network (of Clothing1M the paper says so for
     the first alone). lam rises linearly from 0 over the whole iteration.
+
+    `is_led`: a mentor has filtered the labels, see `teacher_settles`.
     """
+    progress = step / steps
     in_warmup = progress < settings.warmup
     ramp = progress / settings.warmup if in_warmup and iteration <= 1 else 1.0
     fallen = progress >= settings.fall_at
     lr_share, eta_share = 1.0, ramp
+    gamma = settings.gamma_early if in_warmup else settings.gamma
     if settings.fall == "step" and fallen:
         lr_share = 0.1
     elif settings.fall == "linear" and fallen:
         lr_share = (1 - progress) / (1 - settings.fall_at)
         eta_share = ramp * lr_share
+        if settings.teacher_settles and is_led:
+            gamma = min(gamma, settled_gamma(steps - step))
     return Rates(
         lr=settings.lr * lr_share,
         eta=settings.eta * eta_share,
-        gamma=settings.gamma_early if in_warmup else settings.gamma,
+        gamma=gamma,
         lam=settings.lam * progress,
     )
+
+
+def settled_gamma(steps_left: int) -> float:
+    """That of a teacher which remembers no more steps than are left, and ends as the student.
+
+    A student whose rates fall to zero gains most in its last steps, and a teacher that still
+    remembers those before them is worse. It may be better where the labels are mostly wrong, for
+    the student then learns them by heart in these very steps: only led iterations settle.
+    """
+    return 1 - 1 / steps_left
 
 
 def led_settings(settings: Settings) -> Settings:

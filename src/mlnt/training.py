@@ -222,7 +222,8 @@ class Trainer:
     ) -> dict[str, Any]:
         """The steps of the next epoch, and what came of them."""
         epoch, steps = len(progress.history) + 1, self.steps_per_epoch
-        rates = [self._rates((epoch - 1) * steps + step, stage) for step in range(steps)]
+        done, is_led = (epoch - 1) * steps, runner.kept is not None
+        rates = [self._rates(done + step, stage, is_led) for step in range(steps)]
         losses = runner.run(rates, step_ends)
         means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
         self._check_weights(method.models, stage, epoch, steps)
@@ -263,9 +264,9 @@ class Trainer:
         if at_once and (agreed := self.world.share(reason)) is not None:
             raise Stopped(agreed)
 
-    def _rates(self, step: int, stage: Stage) -> Rates:
-        progress = step / (self.settings.epochs * self.steps_per_epoch)
-        return rates_at(progress, self.settings, stage.iteration)
+    def _rates(self, step: int, stage: Stage, is_led: bool = False) -> Rates:
+        steps = self.settings.epochs * self.steps_per_epoch
+        return rates_at(step, steps, self.settings, stage.iteration, is_led)
 
     def _mean_losses(self, losses: dict[str, Tensor], stage: Stage, epoch: int) -> dict[str, float]:
         """Mean of each loss over the epoch; a loss that is not finite ends the run."""

@@ -6,12 +6,13 @@ cifar10, symmetric:0.5, "" (the fast schedule), "paper", or what differs from ei
 import hashlib
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from mlnt.config import PRESETS, Settings, make_settings, settings_from
 from mlnt.journal import MACHINE
+from mlnt.reproduce.experiments import LED
 from mlnt.reproduce.places import HUMAN_LABELS
 
 PAPER = "paper"
@@ -72,7 +73,7 @@ def schedule_words(data: str, schedule: str) -> str:
 def _differences(preset: str, settings: Settings) -> list[str]:
     # Validation is clean where noise is put in, as in the paper, and nowhere else.
     validation = "noisy" if settings.noise == "none" else "clean"
-    usual = what_counts(make_settings(preset, validation=validation))
+    usual = asdict(make_settings(preset, validation=validation))
     return [
         f"{name}={value:g}" if isinstance(value, float) else f"{name}={without_folders(str(value))}"
         for name, value in what_counts(settings).items()
@@ -81,8 +82,12 @@ def _differences(preset: str, settings: Settings) -> list[str]:
 
 
 def what_counts(settings: Settings) -> dict[str, Any]:
-    """The settings that a schedule consists of."""
-    others = (*MACHINE, "method", "noise", "seed")
+    """The settings that a schedule consists of; not those that say nothing beside the others."""
+    others = {*MACHINE, "method", "noise", "seed"}
+    if settings.weights != "self":
+        others.add("self_epochs")
+    if settings.method not in LED:
+        others |= {field.name for field in fields(settings) if field.metadata["group"] == "Mentor"}
     return {name: value for name, value in asdict(settings).items() if name not in others}
 
 

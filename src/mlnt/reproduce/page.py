@@ -221,8 +221,6 @@ def _commands(group: Group) -> list[str]:
         # So many settings differ that a digest stands for them.
         note = "  # and the settings in config.json" if any(map(_is_digest, parts)) else ""
         changes = [part for part in parts if not _is_digest(part)]
-        if runs[0].settings.weights != "self":  # where it says nothing
-            changes = [change for change in changes if not change.startswith("self_epochs=")]
         if group.experiment:
             commands.append(_reproduce(group, runs, changes) + note)
         else:

@@ -168,8 +168,8 @@ def _difference(was: dict[str, Any], now: dict[str, Any], is_same_seed: bool = T
     """`epochs=22, now 30`; empty where two runs are of the same data and settings."""
     before, after = (what_counts(settings_from(config["settings"])) for config in (was, now))
     for name, value in after.items():
-        if before[name] != value:
-            return f"{name}={before[name]}, now {value}"
+        if before.get(name) != value:
+            return f"{name}={before.get(name)}, now {value}"
     # Which labels are wrong and which are held out follows from the seed.
     names = ("samples", "fingerprint") if is_same_seed else ("samples",)
     return next((f"other {n} of the data" for n in names if was["data"][n] != now["data"][n]), "")
