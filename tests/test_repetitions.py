@@ -1,5 +1,6 @@
 """Samples that repeat others are held out together, and said."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ from PIL import Image
 import mlnt
 from mlnt.config import make_settings
 from mlnt.data.dataset import Dataset, Split
+from mlnt.data.image_files import FaultLog, ImageFiles
+from mlnt.data.pictures import PathTable
 from mlnt.data.prepare import hold_out, prepare
-from mlnt.data.repetitions import first_of_each, note_trained_on, number_inputs
+from mlnt.data.repetitions import first_of_each, number_inputs
 from mlnt.terminal import describe_data
 
 SETTINGS = make_settings("table")
@@ -126,12 +129,61 @@ def test_where_inputs_are_few_they_are_everywhere() -> None:
     assert not any("trained on" in line for line in describe_data(prepare(data, SETTINGS)[0]))
 
 
-def test_pictures_on_disk_go_by_their_paths(tmp_path: Path) -> None:
-    for part, names in (("train", "abcdef"), ("test", "xy")):
-        for label in ("cat", "dog"):
-            (tmp_path / part / label).mkdir(parents=True)
-            for name in names:
-                Image.new("RGB", (8, 8)).save(tmp_path / part / label / f"{name}.png")
-    for test, is_said in (("test", False), ("train", True)):
-        data = mlnt.open_dataset(str(tmp_path / "train"), test=str(tmp_path / test))
-        assert any("trained on" in note for note in note_trained_on(data)) == is_said
+def draw(path: Path, number: int, size: tuple[int, int] = (8, 8)) -> None:
+    pixels = np.random.default_rng(number).integers(256, size=(*size, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def test_pictures_on_disk_are_equal_by_their_contents(tmp_path: Path) -> None:
+    """Uncompressed ones are all of one length."""
+    for number, name in enumerate("abca"):
+        draw(tmp_path / "cat" / f"{number}.bmp", ord(name), (300, 200))
+    for number, name in enumerate("ddb"):
+        draw(tmp_path / "dog" / f"{number}.bmp", ord(name), (300, 200))
+    data = mlnt.open_dataset(str(tmp_path))
+    assert [Path(path).stem for path in data.train.inputs.paths] == [*"0123", *"012"]
+    assert number_inputs(data.train).tolist() == [0, 1, 2, 0, 3, 3, 1]
+
+
+def test_a_picture_that_cannot_be_read_is_like_no_other(tmp_path: Path) -> None:
+    for name in "ab":
+        draw(tmp_path / "cat" / f"{name}.png", ord(name))
+    (tmp_path / "cat" / "c.png").symlink_to(tmp_path / "gone.png")
+    (tmp_path / "cat" / "d.png").symlink_to(tmp_path / "gone.png")
+    for name in "ef":
+        os.mkfifo(tmp_path / "cat" / f"{name}.png")
+    paths = PathTable.of(tmp_path, [f"cat/{name}.png" for name in "abcdef"])
+    split = Split(ImageFiles(paths, FaultLog(9)), torch.zeros(6, dtype=torch.long))
+    assert number_inputs(split).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_of_very_many_files_only_the_paths_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label in ("cat", "dog"):
+        draw(tmp_path / label / "x.png", 1)
+    data = mlnt.open_dataset(str(tmp_path))
+    assert number_inputs(data.train).tolist() == [0, 0]
+    monkeypatch.setattr("mlnt.data.repetitions.MOST_FILES", 1)
+    assert number_inputs(data.train).tolist() == [0, 1]
+
+
+def test_copies_of_pictures_are_held_out_together(tmp_path: Path) -> None:
+    for number in range(60):
+        for copy in range(2):
+            draw(tmp_path / "train" / "ab"[number % 2] / f"{number}-{copy}.png", number)
+    for number in range(50, 70):
+        draw(tmp_path / "test" / "ab"[number % 2] / f"{number}.png", number)
+    data = mlnt.open_dataset(str(tmp_path / "train"), test=str(tmp_path / "test"))
+    prepared, _ = prepare(data, make_settings("image", validation_share=0.2))
+    assert prepared.validation is not None
+    held_out, trained_on = (
+        {Path(path).stem.split("-")[0] for path in split.inputs.paths}
+        for split in (prepared.validation, prepared.train)
+    )
+    assert len(held_out) == 12
+    assert not held_out & trained_on
+    lines = list(describe_data(prepared))
+    assert "  mind: 60 of 120 samples are repetitions of others" in lines
+    assert any("10 of the 20 samples for test are trained on as well" in line for line in lines)

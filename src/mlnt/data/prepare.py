@@ -12,9 +12,11 @@ from mlnt.data.noise import Noise, parse_noise, wrong_share
 from mlnt.data.repetitions import (
     first_of_each,
     held_together,
+    keys_of,
     note_repetitions,
     note_trained_on,
     number_inputs,
+    numbered,
 )
 from mlnt.data.sources import Dataset, Split, check_dataset
 from mlnt.errors import InputError
@@ -37,13 +39,11 @@ class Seeds:
 def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, Any]]:
     """Hold out validation data, inject noise; returns the data and the noise that came out."""
     seeds = Seeds.of(settings.seed)
-    if not dataset.is_known:
-        dataset = replace(dataset, notes=(*dataset.notes, *note_trained_on(dataset)))
+    number_N, notes = _repetitions(dataset)
+    dataset = replace(dataset, notes=(*dataset.notes, *notes))
     if dataset.validation is None:
         generator = torch.Generator().manual_seed(seeds.split)
-        dataset = hold_out(dataset, settings.validation_share, generator)
-    else:
-        dataset = _with_note(dataset, number_inputs(dataset.train))
+        dataset = hold_out(dataset, settings.validation_share, generator, number_N)
     noise = parse_noise(settings.noise, dataset.classes, dataset.usual_confusions)
     train, validation = dataset.train, dataset.validation
     assert validation is not None
@@ -66,11 +66,26 @@ def prepare(dataset: Dataset, settings: Settings) -> tuple[Dataset, dict[str, An
     return dataset, record
 
 
-def hold_out(dataset: Dataset, share: float, generator: torch.Generator) -> Dataset:
+def _repetitions(dataset: Dataset) -> tuple[torch.Tensor, list[str]]:
+    """The numbers of the training inputs, equal where these are, and what to say of the data."""
+    given = {} if dataset.is_known else {"validation": dataset.validation, "test": dataset.test}
+    others = {name: split for name, split in given.items() if split is not None}
+    keys, *keys_of_others = keys_of(dataset.train, *others.values())
+    number_N = numbered(keys)
+    trained_on = note_trained_on(keys, dict(zip(others, keys_of_others, strict=True)))
+    return number_N, [*trained_on, *note_repetitions(number_N)]
+
+
+def hold_out(
+    dataset: Dataset,
+    share: float,
+    generator: torch.Generator,
+    number_N: torch.Tensor | None = None,
+) -> Dataset:
     """Move a share of each class from train to validation, repetitions together."""
     labels_N = dataset.train.labels
-    number_N = number_inputs(dataset.train)
-    dataset = _with_note(dataset, number_N)
+    if number_N is None:
+        number_N = number_inputs(dataset.train)
     chosen = _draw(labels_N, held_together(number_N, share), share, generator)
     if not chosen.any():  # every class is one input, again and again
         chosen = _draw(labels_N, torch.arange(len(labels_N)), share, generator)
@@ -125,10 +140,6 @@ def _shares(counts: list[int], share: float) -> list[int]:
     several = [count if count > 1 else 0 for count in counts]
     ends = [round(share * total) for total in itertools.accumulate(several, initial=0)]
     return [after - before for before, after in itertools.pairwise(ends)]
-
-
-def _with_note(dataset: Dataset, number_N: torch.Tensor) -> Dataset:
-    return replace(dataset, notes=(*dataset.notes, *note_repetitions(number_N)))
 
 
 def _corrupt(split: Split, noise: Noise, generator: torch.Generator) -> Split:

@@ -6,12 +6,15 @@ N: samples, U: distinct inputs
 """
 
 import hashlib
-from collections.abc import Iterator
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from mlnt.data.dataset import Dataset, Split
+from mlnt.data.dataset import Split
 from mlnt.data.encoding import split_words
 from mlnt.data.image_files import ImageFiles
 
@@ -20,17 +23,36 @@ FEWEST_REPEATED = 0.01  # of all samples: less cannot sway which epoch is best
 # data is: to hold out all samples of an input would ask for what nothing in training tells.
 FEWEST_DISTINCT = 0.1  # of all samples
 FEWEST_HELD_OUT = 5  # distinct inputs
+# Pictures on disk: of more it takes minutes to ask for the sizes alone, where a disk is far away.
+MOST_FILES = 200_000
+END = 2**16  # bytes of a picture's file, at its beginning and at its end, that tell it from others
+
+Keys = Sequence[bytes]  # one for each sample, short, so that large images are not kept once more
+
+
+def keys_of(*splits: Split) -> list[Keys]:
+    """Of each split. Equal inputs have equal keys, in whichever split they are."""
+    of_files = iter(_keys_of_files([s.inputs for s in splits if isinstance(s.inputs, ImageFiles)]))
+    keys: list[Keys] = []
+    for split in splits:
+        if isinstance(split.inputs, ImageFiles):
+            keys.append(next(of_files))
+        elif split.texts is not None:  # encoded, texts of rare words would all be alike
+            keys.append([_key_of_text(text) for text in split.texts])
+        else:
+            keys.append([_short(row.tobytes()) for row in split.inputs.cpu().numpy()])
+    return keys
+
+
+def numbered(keys: Keys) -> Tensor:
+    """LongTensor [N]: equal inputs have equal numbers, which begin at 0 in order of appearance."""
+    seen: dict[bytes, int] = {}
+    return torch.tensor([seen.setdefault(key, len(seen)) for key in keys])
 
 
 def number_inputs(split: Split) -> Tensor:
-    """LongTensor [N]: equal inputs have equal numbers, which begin at 0 in order of appearance.
-
-    Pictures on disk would all have to be read: each has its own number.
-    """
-    if not isinstance(split.inputs, Tensor):
-        return torch.arange(len(split))
-    seen: dict[bytes, int] = {}
-    return torch.tensor([seen.setdefault(key, len(seen)) for key in _keys(split)])
+    (keys,) = keys_of(split)
+    return numbered(keys)
 
 
 def note_repetitions(number_N: Tensor) -> tuple[str, ...]:
@@ -41,14 +63,12 @@ def note_repetitions(number_N: Tensor) -> tuple[str, ...]:
     return (f"{repeated:,} of {len(number_N):,} samples are repetitions of others",)
 
 
-def note_trained_on(dataset: Dataset) -> Iterator[str]:
+def note_trained_on(trained: Keys, others: Mapping[str, Keys]) -> Iterator[str]:
     """Of further data that is given: how much of it is in the training data as well."""
-    parts = {"validation": dataset.validation, "test": dataset.test}
-    keys_of = {name: list(_keys(split)) for name, split in parts.items() if split is not None}
-    trained_on = set(_keys(dataset.train)) if keys_of else set()
-    if len(trained_on) < FEWEST_DISTINCT * len(dataset.train):
+    trained_on = set(trained)
+    if len(trained_on) < FEWEST_DISTINCT * len(trained):
         return  # the same few inputs everywhere
-    for name, keys in keys_of.items():
+    for name, keys in others.items():
         count = sum(key in trained_on for key in keys)
         if count and count >= FEWEST_REPEATED * len(keys):
             yield (
@@ -80,17 +100,47 @@ def _repeated(number_N: Tensor) -> int:
     return len(number_N) - int(number_N.max()) - 1
 
 
-def _keys(split: Split) -> Iterator[bytes]:
-    """Short, so that large images are not kept once more; pictures on disk go by their paths."""
-    if isinstance(split.inputs, ImageFiles):
-        for number in range(len(split)):
-            yield _short(split.inputs.paths.full(number).encode("utf-8", "surrogatepass"))
-    elif split.texts is not None:  # encoded, texts of rare words would all be alike
-        for text in split.texts:
-            yield _short(" ".join(split_words(text)).encode("utf-8", "surrogatepass"))
-    else:
-        for row in split.inputs.cpu().numpy():
-            yield _short(row.tobytes())
+def _key_of_text(text: str) -> bytes:
+    return _short(" ".join(split_words(text)).encode("utf-8", "surrogatepass"))
+
+
+def _keys_of_files(parts: Sequence[ImageFiles]) -> list[Keys]:
+    """By their contents; a file that no other is as long as need not be read."""
+    if sum(map(len, parts)) > MOST_FILES:
+        return [[_short(os.fsencode(path)) for path in _paths(files)] for files in parts]
+    paths = [list(_paths(files)) for files in parts]
+    sizes = {path: _size(path) for some in paths for path in some}
+    of_this_size = Counter(sizes.values())
+    keys = {
+        path: _short(os.fsencode(path))
+        if size < 0 or of_this_size[size] == 1
+        else _ends(path, size)
+        for path, size in sizes.items()
+    }
+    return [[keys[path] for path in some] for some in paths]
+
+
+def _paths(files: ImageFiles) -> Iterator[str]:
+    return (os.path.join(files.paths.root, path) for path in files.paths)
+
+
+def _size(path: str) -> int:
+    """-1 of what is no file; training will say so. To read from a pipe would wait for ever."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def _ends(path: str, size: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(END)
+            file.seek(max(END, size - END))
+            return _short(f"{size} bytes: ".encode() + content + file.read(END))
+    except OSError:
+        return _short(os.fsencode(path))
 
 
 def _short(content: bytes) -> bytes:
