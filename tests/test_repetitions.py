@@ -111,6 +111,14 @@ def test_they_are_said(has_validation: bool) -> None:
     assert not any("repetitions" in line for line in describe_data(prepared))
 
 
+def test_contradictions_are_said() -> None:
+    labels = np.tile(np.arange(200) % 2, 2)
+    labels[200:207] = 1 - labels[200:207]
+    prepared, _ = prepare(mlnt.open_dataset((np.tile(ROWS, (2, 1)), labels)), SETTINGS)
+    said = "  mind: 200 of 400 samples are repetitions of others, 7 of them with another label"
+    assert said in list(describe_data(prepared))
+
+
 @pytest.mark.parametrize("part", ["validation", "test"])
 def test_further_data_that_is_trained_on_is_noticed(part: str) -> None:
     labels = np.arange(200) % 2

@@ -73,7 +73,7 @@ def _repetitions(dataset: Dataset) -> tuple[torch.Tensor, list[str]]:
     keys, *keys_of_others = keys_of(dataset.train, *others.values())
     number_N = numbered(keys)
     trained_on = note_trained_on(keys, dict(zip(others, keys_of_others, strict=True)))
-    return number_N, [*trained_on, *note_repetitions(number_N)]
+    return number_N, [*trained_on, *note_repetitions(number_N, dataset.train.labels)]
 
 
 def hold_out(

@@ -55,12 +55,13 @@ def number_inputs(split: Split) -> Tensor:
     return numbered(keys)
 
 
-def note_repetitions(number_N: Tensor) -> tuple[str, ...]:
+def note_repetitions(number_N: Tensor, labels_N: Tensor) -> Iterator[str]:
     """What to say of them, if there are so many that they matter."""
     repeated = _repeated(number_N)
-    if repeated == 0 or repeated < FEWEST_REPEATED * len(number_N):
-        return ()
-    return (f"{repeated:,} of {len(number_N):,} samples are repetitions of others",)
+    if repeated and repeated >= FEWEST_REPEATED * len(number_N):
+        note = f"{repeated:,} of {len(number_N):,} samples are repetitions of others"
+        others = int((labels_N != labels_N[first_of_each(number_N)][number_N]).sum())
+        yield f"{note}, {others:,} of them with another label" if others else note
 
 
 def note_trained_on(trained: Keys, others: Mapping[str, Keys]) -> Iterator[str]:
