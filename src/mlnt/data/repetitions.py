@@ -10,6 +10,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,10 +24,11 @@ FEWEST_REPEATED = 0.01  # of all samples: less cannot sway which epoch is best
 # data is: to hold out all samples of an input would ask for what nothing in training tells.
 FEWEST_DISTINCT = 0.1  # of all samples
 FEWEST_HELD_OUT = 5  # distinct inputs
-# Pictures on disk: of more it takes minutes to ask for the sizes alone, where a disk is far away.
+# Pictures on disk. Of more of them even a look at each would take long where a disk is far away.
 MOST_FILES = 200_000
-END = 2**16  # bytes of a picture's file, at its beginning and at its end, that tell it from others
+END = 2**12  # bytes at the beginning and at the end of a file, read before all of it is
 
+T = TypeVar("T")
 Keys = Sequence[bytes]  # one for each sample, short, so that large images are not kept once more
 
 
@@ -60,8 +62,8 @@ def note_repetitions(number_N: Tensor, labels_N: Tensor) -> Iterator[str]:
     repeated = _repeated(number_N)
     if repeated and repeated >= FEWEST_REPEATED * len(number_N):
         note = f"{repeated:,} of {len(number_N):,} samples are repetitions of others"
-        others = int((labels_N != labels_N[first_of_each(number_N)][number_N]).sum())
-        yield f"{note}, {others:,} of them with another label" if others else note
+        against = _against_the_others(number_N, labels_N)
+        yield f"{note}; {against:,} labels are not what most of the same have" if against else note
 
 
 def note_trained_on(trained: Keys, others: Mapping[str, Keys]) -> Iterator[str]:
@@ -97,6 +99,14 @@ def first_of_each(number_N: Tensor) -> Tensor:
     return first_U.scatter_reduce_(0, number_N, torch.arange(len(number_N)), "amin")
 
 
+def _against_the_others(number_N: Tensor, labels_N: Tensor) -> int:
+    """How many labels are not the most frequent one among equal inputs."""
+    pairs, counts = torch.stack([number_N, labels_N]).unique(dim=1, return_counts=True)
+    most_U = torch.zeros(int(number_N.max()) + 1, dtype=counts.dtype)
+    most_U.scatter_reduce_(0, pairs[0], counts, "amax")
+    return len(number_N) - int(most_U.sum())
+
+
 def _repeated(number_N: Tensor) -> int:
     return len(number_N) - int(number_N.max()) - 1
 
@@ -106,19 +116,30 @@ def _key_of_text(text: str) -> bytes:
 
 
 def _keys_of_files(parts: Sequence[ImageFiles]) -> list[Keys]:
-    """By their contents; a file that no other is as long as need not be read."""
+    """By their contents, as far as it takes to tell them apart: length, then ends, then all.
+
+    What is no file, such as a place in a saved data set, and what is empty go by their paths, and
+    so do all where there are very many.
+    """
     if sum(map(len, parts)) > MOST_FILES:
-        return [[_short(os.fsencode(path)) for path in _paths(files)] for files in parts]
+        return [[_key_of_path(path) for path in _paths(files)] for files in parts]
     paths = [list(_paths(files)) for files in parts]
-    sizes = {path: _size(path) for some in paths for path in some}
-    of_this_size = Counter(sizes.values())
-    keys = {
-        path: _short(os.fsencode(path))
-        if size < 0 or of_this_size[size] == 1
-        else _ends(path, size)
-        for path, size in sizes.items()
-    }
+    keys = {path: _key_of_path(path) for some in paths for path in some}
+    sizes = _alike({path: size for path in keys if (size := _size(path)) > 0})
+    ends = _alike({path: (size, _short(_ends(path, size))) for path, size in sizes.items()})
+    for path in ends:
+        keys[path] = _short(_content(path))
     return [[keys[path] for path in some] for some in paths]
+
+
+def _alike(of_path: dict[str, T]) -> dict[str, T]:
+    """Those whose value another has too."""
+    counts = Counter(of_path.values())
+    return {path: value for path, value in of_path.items() if counts[value] > 1}
+
+
+def _key_of_path(path: str) -> bytes:
+    return _short(os.fsencode(path))
 
 
 def _paths(files: ImageFiles) -> Iterator[str]:
@@ -126,7 +147,7 @@ def _paths(files: ImageFiles) -> Iterator[str]:
 
 
 def _size(path: str) -> int:
-    """-1 of what is no file; training will say so. To read from a pipe would wait for ever."""
+    """-1 of what is no file: to read from a pipe would wait for ever."""
     try:
         status = os.stat(path)
     except OSError:
@@ -134,14 +155,18 @@ def _size(path: str) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
-def _ends(path: str, size: int) -> bytes:
+def _content(path: str, start: int = 0, count: int = -1) -> bytes:
+    """Of what cannot be read the path, which is no other's."""
     try:
         with open(path, "rb") as file:
-            content = file.read(END)
-            file.seek(max(END, size - END))
-            return _short(f"{size} bytes: ".encode() + content + file.read(END))
+            file.seek(start)
+            return file.read(count)
     except OSError:
-        return _short(os.fsencode(path))
+        return os.fsencode(path)
+
+
+def _ends(path: str, size: int) -> bytes:
+    return _content(path, 0, END) + _content(path, max(0, size - END), END)
 
 
 def _short(content: bytes) -> bytes:
