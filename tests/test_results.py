@@ -102,7 +102,7 @@ def test_minutes_beside_others_do_not_count(tmp_path: Path) -> None:
     write_results([tmp_path / "run-0"], tmp_path / "results")
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
     assert line_with(page, "CIFAR-10, symmetric 0.5")[6] == "20.0, shared"
-    assert line_with(page, "a run takes at most 15")[1:] == ["not run", "0", ""]
+    assert line_with(page, "a run takes at most 15")[1:] == ["no run had", "0", ""]
     make_run(tmp_path / "run-1", minutes=14, seed=1)
     write_results([tmp_path / "run-1"], tmp_path / "results")
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
@@ -111,6 +111,16 @@ def test_minutes_beside_others_do_not_count(tmp_path: Path) -> None:
     with (tmp_path / "results" / TABLE).open(encoding="utf-8", newline="") as file:
         machines = {row["seed"]: row["machine"] for row in csv.DictReader(file)}
     assert machines == {"0": "NVIDIA H200, shared", "1": "NVIDIA H200"}
+
+
+def test_settings_that_say_nothing_name_no_schedule() -> None:
+    given = {"noise": "symmetric:0.5", "validation": "clean"}
+    for method, expected in (("forward", ""), ("mlnt", "teacher_settles=False")):
+        settings = make_settings("cifar10-fast", method=method, teacher_settles=False, **given)
+        assert schedule_of("cifar10", settings) == expected
+    for weights, expected in (("none", "weights=none"), ("self", "self_epochs=9")):
+        settings = make_settings("cifar10-fast", weights=weights, self_epochs=9, **given)
+        assert schedule_of("cifar10", settings) == expected
 
 
 def test_the_same_bytes_again_and_no_folders_of_the_machine(tmp_path: Path) -> None:

@@ -155,8 +155,9 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
         console.print(
             f"wrong labels found: AUROC {found['auroc']:.3f}, AP {found['ap']:.3f}", soft_wrap=True
         )
+    company = ", beside others on the GPU" if summary.get("shared_gpu") else ""
     console.print(
-        f"{noise_line(summary)}; {summary['seconds']:.0f} s in all "
+        f"{noise_line(summary)}; {summary['seconds']:.0f} s in all{company} "
         f"({summary['checkpoints']['percent']:.1f} % for checkpoints)",
         soft_wrap=True,
     )

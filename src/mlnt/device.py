@@ -30,7 +30,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def is_shared(device: torch.device) -> bool:
-    """Whether other processes hold memory of the GPU too, so that times are not those of one."""
+    """Whether others hold much of the GPU's memory now: what is timed then may take longer.
+
+    Nobody tells whether they compute, nor is little of theirs told from CUDA's own.
+    """
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)

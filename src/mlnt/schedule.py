@@ -5,6 +5,10 @@ from dataclasses import replace
 from mlnt.config import Settings
 from mlnt.methods.base import Rates
 
+# Steps. Statistics of batch norm, which come of the teacher's own answers, remember about ten: of
+# weights that changed faster they would be those of others.
+LEAST_REMEMBERED = 20
+
 
 def rates_at(
     step: int, steps: int, settings: Settings, iteration: int, is_led: bool = False
@@ -40,13 +44,13 @@ def rates_at(
 
 
 def settled_gamma(steps_left: int) -> float:
-    """That of a teacher which remembers no more steps than are left, and ends as the student.
+    """That of a teacher which remembers no more steps than are left, and ends at the student.
 
-    A student whose rates fall to zero gains most in its last steps, and a teacher that still
-    remembers those before them is worse. It may be better where the labels are mostly wrong, for
-    the student then learns them by heart in these very steps: only led iterations settle.
+    While rates fall to zero the student still gains, and a teacher that remembers how it was before
+    lags behind. It may be better where the labels are mostly wrong, for the student then learns
+    them by heart in these very steps: only led iterations settle.
     """
-    return 1 - 1 / steps_left
+    return 1 - 1 / max(steps_left, LEAST_REMEMBERED)
 
 
 def led_settings(settings: Settings) -> Settings:

@@ -18,8 +18,8 @@ from typing import Any
 from mlnt import api
 from mlnt.config import Settings, fields_by_name, make_settings, settings_from
 from mlnt.errors import Busy, InputError, Stopped, StorageError, TrainingError
-from mlnt.journal import MACHINE
 from mlnt.reproduce.experiments import Experiment, swept_value
+from mlnt.reproduce.naming import what_counts
 from mlnt.reproduce.places import Place
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Watcher
@@ -130,11 +130,12 @@ def check_finished(cells: Sequence[Cell]) -> None:
             continue
         found = settings_from(RunFolder.open(cell.folder).read_json(CONFIG).get("settings", {}))
         was, now = asdict(found), asdict(cell.settings)
-        for name in (name for name in now if name not in MACHINE and was[name] != now[name]):
-            raise InputError(
-                f"{cell.folder} was run with {name}={was[name]}, now it would be {now[name]}; "
-                "choose another folder with --out"
-            )
+        for name in (*what_counts(cell.settings), "method", "noise", "seed"):
+            if was[name] != now[name]:
+                raise InputError(
+                    f"{cell.folder} was run with {name}={was[name]}, now it would be {now[name]}; "
+                    "choose another folder with --out"
+                )
 
 
 def run_cells(

@@ -82,7 +82,10 @@ def _differences(preset: str, settings: Settings) -> list[str]:
 
 
 def what_counts(settings: Settings) -> dict[str, Any]:
-    """The settings that a schedule consists of; not those that say nothing beside the others."""
+    """The settings that a schedule consists of.
+
+    Not those of a mentor where the method has none, nor how long to learn features that it has not.
+    """
     others = {*MACHINE, "method", "noise", "seed"}
     if settings.weights != "self":
         others.add("self_epochs")

@@ -34,7 +34,7 @@ COLUMNS = (
     "commit",
 )  # fmt: skip
 FOLDERS = {"cifar10": "CIFAR10", "cifar10n": "CIFAR10"}  # as commands name them
-NOT_RUN, UNKNOWN = "not run", "–"
+NOT_RUN, NO_RUN, UNKNOWN = "not run", "no run had", "–"
 SHORT_COMMIT = 10
 TABLES = ("table1", "table2", "cifar10n")  # what the experiment consists of
 
@@ -109,8 +109,9 @@ def _targets(groups: Sequence[Group]) -> Iterator[str]:
         (f"a run takes at most {MOST_MINUTES:g} minutes with a GPU to itself",
          high <= MOST_MINUTES, f"{high:.1f} at most", len(found.alone.values)),
     )  # fmt: skip
+    none = NO_RUN if found.n else NOT_RUN
     lines = [
-        (rule, text if n else NOT_RUN, str(n), _verdict(n, holds)) for rule, holds, text, n in rules
+        (rule, text if n else none, str(n), _verdict(n, holds)) for rule, holds, text, n in rules
     ]
     yield _table(("in every fast run of MLNT", "found", "runs", "yes or no"), lines)
 
@@ -167,9 +168,10 @@ def _group(group: Group, results: Path) -> Iterator[str]:
     rows = group.rows()
     headings = ["model", "n", "best", "lowest to highest", "last"]
     has_paper = any(row.paper is not None for row in rows)
+    has_line = any(row.method == "contrastive" for row in rows)
     yield _table(
         (*headings, *(("paper", "difference") if has_paper else ())),
-        [_models(row, has_paper, _beginning(group, row)) for row in rows],
+        [_models(row, has_paper, _beginning(group, row, has_line)) for row in rows],
     )
     yield "Made by:\n\n```\n" + "\n".join(_commands(group)) + "\n```\n"
     for folder in dict.fromkeys(run.folder.parent for run in group.runs):
@@ -195,9 +197,13 @@ def _picture(words: str, path: Path, results: Path) -> str:
     return f"![{words}]({place.as_posix()})\n"
 
 
-def _beginning(group: Group, row: Row) -> str:
-    """Said of rows in whose table others begin with contrastive features."""
-    return ", random weights" if group.is_begun() and not group.is_begun(row.method) else ""
+def _beginning(group: Group, row: Row, has_line: bool) -> str:
+    """Said of rows in whose table others begin otherwise; `has_line`: it shows the features."""
+    if not group.is_begun():
+        return ""
+    if not group.is_begun(row.method):
+        return ", random weights"
+    return "" if has_line else ", from contrastive features"
 
 
 def _models(row: Row, has_paper: bool, beginning: str) -> tuple[str, ...]:

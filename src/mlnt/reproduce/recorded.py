@@ -57,7 +57,7 @@ class Recorded:
 
     @property
     def shared_gpu(self) -> bool:
-        """Whether the GPU did other work beside it, so that it took longer than it does alone."""
+        """Whether others held memory of its GPU at the end of some epoch, see `is_shared`."""
         return bool(self.summary.get("shared_gpu"))
 
     @property
