@@ -144,10 +144,8 @@ def test_digits_train_on_the_gpu() -> None:
 
 
 def test_other_processes_on_the_gpu_are_seen() -> None:
+    """That one alone sees nobody is tested with made-up numbers: others may be on this one."""
     device = torch.device("cuda")
-    torch.zeros(1, device=device)
-    if is_shared(device):
-        pytest.skip("something else holds memory of this GPU")
     hold = "import torch; x = torch.zeros(3 * 2**28, device='cuda'); print('held'); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", hold], **pipes) as other:
@@ -155,4 +153,3 @@ def test_other_processes_on_the_gpu_are_seen() -> None:
         assert other.stdout.readline() == "held\n"
         assert is_shared(device)
         other.communicate("\n", timeout=60)
-    assert not is_shared(device)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import mlnt
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
+from mlnt.device import is_shared
 from mlnt.evaluation import accuracy, found_errors, memorised_noise
 from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
 from mlnt.methods import MLNT, CrossEntropy, Method, Rates
@@ -304,6 +305,29 @@ def test_weight_decay_once_a_mentor_filters(
     decays = {"weight_decay": 0.01, "led_weight_decay": led}
     mlnt.train(blobs(), **quick(method=method, batch_size=32, epochs=1, **decays))
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "expected"),  # GiB of 80; CUDA itself takes one
+    [(76, 3, False), (79, 0, False), (70, 3, True), (10, 69, False), (10, 60, True)],
+)
+def test_whose_memory_of_a_gpu_it_is(
+    free: int, reserved: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free * 2**30, 80 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved * 2**30)
+    assert is_shared(torch.device("cuda")) == expected
+    assert not is_shared(torch.device("cpu"))
+
+
+def test_a_run_beside_others_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = quick(method="cross_entropy", epochs=2)
+    assert "shared_gpu" not in mlnt.train(blobs(), **settings).summary
+    looks = iter([True, False])
+    monkeypatch.setattr("mlnt.training.is_shared", lambda _: next(looks))
+    training = mlnt.train(blobs(), **settings)
+    assert [row.get("shared_gpu") for row in training.history] == [True, None]
+    assert training.summary["shared_gpu"] is True
 
 
 @pytest.mark.parametrize("method", ["mlnt", "mean_teacher"])

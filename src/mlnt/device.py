@@ -12,7 +12,7 @@ from mlnt.errors import InputError, first_line
 
 CUBLAS, STEADY = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
-LIBRARIES = 2 * 2**30  # bytes of a GPU: more than CUDA takes for one process beside its tensors
+BESIDE_TENSORS = 2 * 2**30  # bytes of a GPU: more than CUDA takes for one process
 
 
 def pick_device(name: str) -> torch.device:
@@ -37,7 +37,7 @@ def is_shared(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)
-    return total - free - torch.cuda.memory_reserved(device) > LIBRARIES
+    return total - free - torch.cuda.memory_reserved(device) > BESIDE_TENSORS
 
 
 @contextlib.contextmanager
