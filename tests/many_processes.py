@@ -158,6 +158,7 @@ CASES = (
     Case("coupled", network="coupled", steps=3, settings={"engine": "plain", "sets": 2}),
     # Pictures that each process reads some of, and some of which cannot be read.
     Case("pictures", "cross_entropy", "rgb", steps=3),
+    Case("blanked-pictures", "mean_teacher", "rgb", steps=3, settings={"cutout": 2}),
     Case("dropout", "cross_entropy", "functional", steps=3),
     Case("contrastive", "contrastive", "deep", steps=3),
 )
@@ -251,6 +252,7 @@ def trajectory(case: Case, world: World) -> dict[str, Tensor]:
     steps = make_steps(case, world)
     rates = [Rates(lr=0.05, eta=0.05, gamma=0.9, lam=0.3) for _ in range(case.steps)]
     found = {f"loss.{name}": values for name, values in steps.run(rates).items()}
+    steps.renew_teacher()
     for name, model in steps.method.models.items():
         found |= {f"{name}.{key}": value for key, value in model.state_dict().items()}
     student, inputs = steps.method.models["student"], steps.train.inputs

@@ -120,9 +120,9 @@ def test_library_networks_train(name: str) -> None:
     training = mlnt.train(
         (pixels, noisy),
         true_labels=truth,
-        test_data=images(30, size),
+        test_data=images(90, size),
         model=name,
-        epochs=4,
+        epochs=8,
         sets=2,
         iterations=2,
         batch_size=16,
@@ -132,7 +132,7 @@ def test_library_networks_train(name: str) -> None:
         device="cuda",
     )
     print(name, training.summary["chosen"])
-    assert training.summary["chosen"]["best"] > 60
+    assert training.summary["chosen"]["best"] > 50  # a third are right by chance: 3.4 errors above
 
 
 def test_digits_train_on_the_gpu() -> None:

@@ -124,6 +124,20 @@ def test_teacher_that_was_never_asked_has_the_statistics_of_the_student() -> Non
     assert torch.equal(tolerance.teacher.first[1].running_mean, own)
 
 
+def test_a_renewed_teacher_has_the_statistics_of_what_it_is_given() -> None:
+    tolerance = tolerance_of(net())
+    tolerance.meta_update(*batch())
+    expected = copy.deepcopy(tolerance.teacher)
+    given = [batch(seed)[0] + 1 for seed in range(5)]
+    torch.optim.swa_utils.update_bn(given, expected)
+    tolerance.renew_teacher([inputs] for inputs in given)  # as a DataLoader collates them
+    assert_same(tolerance.teacher, expected)
+    assert [m.momentum for m in tolerance.teacher.modules() if hasattr(m, "momentum")] == [0.1, 0.1]
+    with pytest.raises(mlnt.InputError, match="no batches"):
+        tolerance.renew_teacher([])
+    assert_same(tolerance.teacher, expected)
+
+
 def test_compiled_model_after_an_ordinary_step() -> None:
     model = net()
     compiled = torch.compile(model, backend="aot_eager")

@@ -176,12 +176,12 @@ METHODS = ("forward", "joint_optimization", "cnn_crf", "mean_teacher", "iterativ
 
 @pytest.mark.parametrize("method", METHODS)
 def test_other_methods_too(tmp_path: Path, method: str) -> None:
-    train(tmp_path / "whole", method)
+    train(tmp_path / "whole", method, cutout=2)
     folder = tmp_path / "run"
     with pytest.raises(Stopped):
-        train(folder, method, watchers=[StopAfter(1, 2)])
+        train(folder, method, cutout=2, watchers=[StopAfter(1, 2)])
     assert RunFolder(folder).read_metrics()[-1]["epoch"] == 1
-    train(folder, method, resume=True)
+    train(folder, method, cutout=2, resume=True)
     assert_same_end(folder, tmp_path / "whole")
 
 

@@ -83,6 +83,53 @@ def test_teachers_see_images_without_blanked_squares(kind: Any) -> None:
     torch.testing.assert_close(teacher, 0.1 * batch.for_teacher.mean().reshape(1))
 
 
+class FrozenNorm(nn.BatchNorm2d):
+    def train(self, mode: bool = True) -> "FrozenNorm":
+        return super().train(False)
+
+
+def network_with_norms() -> nn.Sequential:
+    return nn.Sequential(nn.BatchNorm2d(1), FrozenNorm(1), nn.Flatten(), nn.Linear(256, 2))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_teacher_is_judged_with_statistics_of_what_the_student_learns(device: str) -> None:
+    """Of kept images with a blanked square, though it answers all and whole ones."""
+    settings = make_settings("digits", batch_size=8, sets=1, cutout=8)
+    brightness = torch.tensor([3.0, 1.0]).repeat(40)  # every other one is kept
+    train = Split(
+        brightness[:, None, None, None].expand(80, 1, 16, 16).contiguous().to(device),
+        torch.arange(80, device=device) // 40,
+    )
+    kept = torch.arange(1, 80, 2, device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    method = Iterative(network_with_norms().to(device), settings)
+    steps = Steps(train, method, settings, generator, kept)
+    for epoch in range(2):  # the second time between recorded steps
+        steps.run(RATES[10 * epoch : 10 * epoch + 10])
+        norm, frozen = method.teacher[0], method.teacher[1]
+        answered = float(norm.running_mean)
+        steps.renew_teacher()
+        blanked = 1 - float(norm.running_mean)
+        print(device, answered, blanked, float(norm.running_var))
+        assert answered > 1.2, "of whole images, some of them bright"
+        # A square of 8 pixels is a quarter of an image; less where it sticks out.
+        assert 0.12 < blanked < 0.25
+        # Of zeros and ones, so that the mean tells the variance.
+        assert float(norm.running_var) == pytest.approx(blanked * (1 - blanked), rel=1e-2)
+        assert norm.momentum == 0.1
+        assert (float(frozen.running_mean), float(frozen.running_var)) == (0, 1)
+
+
+def test_without_blanked_squares_a_teacher_stays_as_it_answered() -> None:
+    steps = make_steps("mlnt")
+    steps.run(RATES[:3])
+    before, random_numbers = weights(steps), steps.generator.get_state()
+    steps.renew_teacher()
+    assert all(torch.equal(value, before[name]) for name, value in weights(steps).items())
+    assert torch.equal(steps.generator.get_state(), random_numbers)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("method", ["mlnt", "cross_entropy"])
 def test_interrupted_and_resumed_goes_on_alike(method: str, device: str) -> None:

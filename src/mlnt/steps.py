@@ -13,7 +13,7 @@ Axes: B batch.
 import copy
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,16 +23,18 @@ from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Split
-from mlnt.data.streaming import Feeder, first_of
+from mlnt.data.streaming import Feeder, batches, first_of
 from mlnt.device import computing, record
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, first_line
 from mlnt.meta.division import division_for
+from mlnt.meta.teacher import renew_statistics
 from mlnt.methods.base import Method, Rates
 
 EAGER_STEPS = 3
 ROOM = 512  # steps whose rates and losses fit at first
 HOST_AHEAD = 32  # steps that this process may be ahead of the GPU
+STATISTICS_BATCHES, STATISTICS_BATCH = 4, 1024  # that a teacher's batch norms go by
 
 log = logging.getLogger("mlnt")
 
@@ -128,6 +130,30 @@ class Steps:
         if not self.earlier:
             return now
         return {name: torch.cat([self.earlier[name], values]) for name, values in now.items()}
+
+    def renew_teacher(self) -> None:
+        """Batch-norm statistics of a teacher that answered other images than the student learns.
+
+        It gives its targets of whole images; its weights come from a student that learns from
+        images with blanked squares, and its statistics must too.
+        """
+        teacher = self.method.models.get("teacher")
+        if self.augmentation.cutout == 0 or teacher is None:
+            return
+        learnt = self._streams()[-1].indices_N
+        size = min(STATISTICS_BATCH, len(learnt))
+        count = min(STATISTICS_BATCHES, len(learnt) // size)
+        order = torch.randperm(len(learnt), generator=self.generator, device=self.generator.device)
+        chosen = learnt[order[: count * size].to(learnt.device)]
+        with computing(self.settings, self.device):
+            augmented = (self.augmentation(x, self.generator) for x in self._inputs(chosen, size))
+            renew_statistics(teacher, augmented)
+
+    def _inputs(self, chosen: Tensor, size: int) -> Iterator[Tensor]:
+        """These training samples in batches of at most this size."""
+        if isinstance(self.train.inputs, ImageFiles):
+            return batches(self.train.inputs[chosen], size, self.device)
+        return (self.train.inputs[part_B] for part_B in chosen.split(size))
 
     def share_faults(self) -> None:
         """Of pictures that are streamed: what one process could not read is known to all."""

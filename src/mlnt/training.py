@@ -1,6 +1,7 @@
 """Epochs: schedules, steps, and a look at every model after each epoch.
 
-for each epoch: steps -> losses finite? -> evaluate student and teacher -> remember the best
+for each epoch: steps -> losses finite? -> the teacher's batch norms
+                -> evaluate student and teacher -> remember the best
 
 A journal keeps what it takes to go on, after an epoch or in the middle of it; with one, a stage
 that was interrupted goes on where it stopped, and one that was finished is not trained again.
@@ -228,6 +229,7 @@ class Trainer:
         means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
         self._check_weights(method.models, stage, epoch, steps)
         method.epoch_ends(epoch)
+        runner.renew_teacher()
         self.world.match_(method.models)
         runner.share_faults()
         step_ms = 1000 * clock.end_steps() / steps

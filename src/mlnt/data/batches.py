@@ -22,8 +22,7 @@ class Batch:
 
     @property
     def for_teacher(self) -> Tensor:
-        """What a target is computed from: of whole images it is the better answer, and the
-        teacher's batch norms come to know images as they will be."""
+        """What a target is computed from: of whole images it is the better answer."""
         return self.inputs if self.unblanked is None else self.unblanked
 
 

@@ -3,13 +3,17 @@
 Axes: B batch, C classes.
 """
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mlnt.distributed import WHOLE, Rows
 from mlnt.errors import InputError
+from mlnt.meta.features import forward
 from mlnt.meta.passes import logits_of
 from mlnt.models import copy_model
 
@@ -54,6 +58,35 @@ def teacher_target(
         if any(buffer is not None for buffer in module._buffers.values()):
             module.training = of_student.training
     return probabilities(teacher, inputs, rows)
+
+
+@torch.no_grad()
+def renew_statistics(model: nn.Module, batches: Iterable[Any]) -> None:
+    """Statistics of batch norm: the mean of those of these batches. Frozen ones stay.
+
+    (`torch.optim.swa_utils.update_bn` forgets those of frozen ones.)
+    """
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("there are no batches to take statistics from")
+    model.train()
+    momenta = {
+        module: module.momentum
+        for module in model.modules()
+        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+    }
+    if not momenta:
+        return
+    for norm in momenta:
+        norm.reset_running_stats()
+        norm.momentum = None  # all batches count alike
+    try:
+        for inputs in chain([first], batches):
+            forward(model, inputs)
+    finally:
+        for norm, momentum in momenta.items():
+            norm.momentum = momentum
 
 
 @torch.no_grad()

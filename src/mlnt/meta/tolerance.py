@@ -1,6 +1,6 @@
 """`NoiseTolerance`: MLNT for one's own training loop."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from mlnt.meta.folded import Target
 from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
-from mlnt.meta.teacher import ema_, make_teacher, mixed_target
+from mlnt.meta.teacher import ema_, make_teacher, mixed_target, renew_statistics
 from mlnt.values import check_setting
 
 
@@ -197,6 +197,14 @@ class NoiseTolerance:
             # Its batch norms know nothing yet: those of the student are nearer than none.
             for own, of_student in zip(self.teacher.buffers(), self.student.buffers(), strict=True):
                 own.copy_(of_student)
+
+    def renew_teacher(self, batches: Iterable[Any]) -> None:
+        """Statistics of the teacher's batch norms: those of these inputs, before it is evaluated.
+
+        Where `for_teacher` is not what the class loss sees, its own statistics do not belong to its
+        weights: those of a few thousand samples as the student learns from them do.
+        """
+        renew_statistics(self.teacher, (_arguments(inputs) for inputs in batches))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model and its optimizer."""

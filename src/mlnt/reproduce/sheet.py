@@ -46,7 +46,7 @@ def draw_filtered(cell: Cell, title: str) -> "Figure":
         words = [_words(*of_issue) for of_issue in zip(chosen, true, strict=True)]
     for axis, picture, lines in zip(axes, pictures, words, strict=False):
         _draw_issue(axis, picture, lines)
-    heading = f"{title}: {len(filtered)} filtered out, the least probable labels first"
+    heading = f"{title}: {len(filtered):,} filtered out, the least probable labels first"
     figure.suptitle(heading, fontsize=10, y=1 - 0.1 / height)
     return figure
 
