@@ -132,7 +132,7 @@ def test_library_networks_train(name: str) -> None:
         device="cuda",
     )
     print(name, training.summary["chosen"])
-    assert training.summary["chosen"]["best"] > 50  # a third are right by chance: 3.4 errors above
+    assert training.summary["chosen"]["best"] > 50  # a third is chance: 3.4 standard errors
 
 
 def test_digits_train_on_the_gpu() -> None:

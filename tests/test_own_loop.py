@@ -133,9 +133,40 @@ def test_a_renewed_teacher_has_the_statistics_of_what_it_is_given() -> None:
     tolerance.renew_teacher([inputs] for inputs in given)  # as a DataLoader collates them
     assert_same(tolerance.teacher, expected)
     assert [m.momentum for m in tolerance.teacher.modules() if hasattr(m, "momentum")] == [0.1, 0.1]
+
+
+def test_a_teacher_that_could_not_be_renewed_is_as_it_was() -> None:
+    tolerance = tolerance_of(net())
+    inputs, labels = batch()
+    tolerance.meta_update(inputs, labels)
+    expected = copy.deepcopy(tolerance.teacher)
     with pytest.raises(mlnt.InputError, match="no batches"):
         tolerance.renew_teacher([])
+    with pytest.raises(TypeError):
+        tolerance.renew_teacher([inputs + 1, [inputs, labels]])  # with labels
+    tolerance.student.eval()
+    with pytest.raises(mlnt.InputError, match="evaluation mode"):
+        tolerance.renew_teacher([inputs + 1])
     assert_same(tolerance.teacher, expected)
+    assert [m.momentum for m in tolerance.teacher.modules() if hasattr(m, "momentum")] == [0.1, 0.1]
+
+
+def test_renewing_leaves_frozen_norms_and_draws_no_dropout() -> None:
+    model = nn.Sequential(
+        nn.BatchNorm1d(5), nn.Dropout(0.5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES)
+    )
+    tolerance = tolerance_of(model)
+    model[0].eval()
+    inputs, labels = batch()
+    tolerance.meta_update(inputs, labels)
+    random_numbers = torch.get_rng_state()
+    tolerance.renew_teacher([inputs + 3])
+    frozen, _, norm, _ = tolerance.teacher
+    assert torch.equal(frozen.running_mean, torch.zeros(5))
+    seen = (inputs + 3) / (1 + frozen.eps) ** 0.5
+    torch.testing.assert_close(norm.running_mean, seen.mean(0))
+    torch.testing.assert_close(norm.running_var, seen.var(0))
+    assert torch.equal(torch.get_rng_state(), random_numbers)
 
 
 def test_compiled_model_after_an_ordinary_step() -> None:

@@ -5,12 +5,15 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from mlnt.config import make_settings
 from mlnt.data.batches import Batch
+from mlnt.data.image_files import FaultLog, ImageFiles
+from mlnt.data.pictures import PathTable, PictureError
 from mlnt.data.sources import Split
 from mlnt.methods import MLNT, CrossEntropy, Iterative, MeanTeacher, Rates
 from mlnt.models import MLP, SmallConv
@@ -119,6 +122,38 @@ def test_a_teacher_is_judged_with_statistics_of_what_the_student_learns(device: 
         assert float(norm.running_var) == pytest.approx(blanked * (1 - blanked), rel=1e-2)
         assert norm.momentum == 0.1
         assert (float(frozen.running_mean), float(frozen.running_var)) == (0, 1)
+
+
+def read_but_multiples_of_3(path: str, size: int, crop: int) -> np.ndarray:
+    if int(path.rpartition("/")[2]) % 3 == 0:
+        raise PictureError("a multiple of three")
+    return np.full((3, crop, crop), 255, np.uint8)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_teacher_of_streamed_pictures_too(device: str) -> None:
+    """In batches of one size, and what cannot be read is no black picture among them."""
+    settings = make_settings("digits", batch_size=8, sets=1, cutout=2)
+    paths = PathTable.of("/nowhere", [str(number) for number in range(41)])
+    inputs = ImageFiles(
+        paths, FaultLog(41), size=4, crop=4, workers=0, read=read_but_multiples_of_3
+    ).to(torch.device(device))
+    train = Split(inputs, torch.arange(41, device=device) % 2)
+    network = nn.Sequential(
+        nn.BatchNorm2d(3), nn.Flatten(), nn.BatchNorm1d(48), nn.Linear(48, 2)
+    ).to(device)
+    method = MeanTeacher(network, settings)
+    steps = Steps(train, method, settings, torch.Generator(device).manual_seed(0))
+    steps.run(RATES[:5])
+    steps.renew_teacher()
+    norm = method.teacher[0]
+    white = inputs.normalise(torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)).flatten()
+    shown = norm.running_mean / white
+    print(device, shown.tolist())
+    assert norm.num_batches_tracked == 5
+    # Squares of four pixels of sixteen, a few of which stick out; a third less if some were black.
+    assert ((shown > 0.75) & (shown < 0.88)).all()
+    steps.run(RATES[5:10])  # the feeder goes on
 
 
 def test_without_blanked_squares_a_teacher_stays_as_it_answered() -> None:

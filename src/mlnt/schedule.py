@@ -5,8 +5,8 @@ from dataclasses import replace
 from mlnt.config import Settings
 from mlnt.methods.base import Rates
 
-# Steps. Statistics of batch norm, which come of the teacher's own answers, remember about ten: of
-# weights that changed faster they would be those of others.
+# Steps. Statistics of batch norm, which come of the teacher's own answers where no squares are
+# blanked, remember about ten: of weights that changed faster they would be those of others.
 LEAST_REMEMBERED = 20
 
 

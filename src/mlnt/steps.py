@@ -23,7 +23,7 @@ from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Split
-from mlnt.data.streaming import Feeder, batches, first_of
+from mlnt.data.streaming import Feeder, first_of
 from mlnt.device import computing, record
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, first_line
@@ -34,7 +34,8 @@ from mlnt.methods.base import Method, Rates
 EAGER_STEPS = 3
 ROOM = 512  # steps whose rates and losses fit at first
 HOST_AHEAD = 32  # steps that this process may be ahead of the GPU
-STATISTICS_BATCHES, STATISTICS_BATCH = 4, 1024  # that a teacher's batch norms go by
+# Samples that a teacher's batch norms go by; fewer where each has to be read from disk once more.
+STATISTICS, STREAMED_STATISTICS, STATISTICS_BATCH = 4096, 1024, 1024
 
 log = logging.getLogger("mlnt")
 
@@ -141,19 +142,31 @@ class Steps:
         if self.augmentation.cutout == 0 or teacher is None:
             return
         learnt = self._streams()[-1].indices_N
-        size = min(STATISTICS_BATCH, len(learnt))
-        count = min(STATISTICS_BATCHES, len(learnt) // size)
         order = torch.randperm(len(learnt), generator=self.generator, device=self.generator.device)
-        chosen = learnt[order[: count * size].to(learnt.device)]
+        student = self.method.models["student"].train()
         with computing(self.settings, self.device):
-            augmented = (self.augmentation(x, self.generator) for x in self._inputs(chosen, size))
-            renew_statistics(teacher, augmented)
+            some = self._some_of(learnt[order.to(learnt.device)])
+            augmented = (self.augmentation(inputs, self.generator) for inputs in some)
+            renew_statistics(teacher, student, augmented)
 
-    def _inputs(self, chosen: Tensor, size: int) -> Iterator[Tensor]:
-        """These training samples in batches of at most this size."""
-        if isinstance(self.train.inputs, ImageFiles):
-            return batches(self.train.inputs[chosen], size, self.device)
-        return (self.train.inputs[part_B] for part_B in chosen.split(size))
+    def _some_of(self, samples: Tensor) -> Iterator[Tensor]:
+        """The inputs of the first few thousand samples, in batches of one size."""
+
+        def batches(most: int, size: int) -> tuple[Tensor, ...]:
+            most, size = min(most, len(samples)), min(size, len(samples))
+            return samples[: max(1, most // size) * size].split(size)
+
+        inputs = self.train.inputs
+        if not isinstance(inputs, ImageFiles):
+            yield from (inputs[indices_B] for indices_B in batches(STATISTICS, STATISTICS_BATCH))
+            return
+        assert self.feeder is not None
+        order = [
+            indices_B.cpu() for indices_B in batches(STREAMED_STATISTICS, self.stream.batch_size)
+        ]
+        self.feeder.feed(order)
+        for _ in order:
+            yield inputs.normalise(self.feeder.next().pixels)
 
     def share_faults(self) -> None:
         """Of pictures that are streamed: what one process could not read is known to all."""

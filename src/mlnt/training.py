@@ -227,12 +227,12 @@ class Trainer:
         rates = [self._rates(done + step, stage, is_led) for step in range(steps)]
         losses = runner.run(rates, step_ends)
         means = self._mean_losses(losses, stage, epoch)  # the epoch's wait for the GPU
+        step_ms, waiting = 1000 * clock.end_steps() / steps, runner.waiting()
         self._check_weights(method.models, stage, epoch, steps)
         method.epoch_ends(epoch)
         runner.renew_teacher()
         self.world.match_(method.models)
         runner.share_faults()
-        step_ms = 1000 * clock.end_steps() / steps
         return {
             "method": stage.method,
             "iteration": stage.iteration,
@@ -245,7 +245,7 @@ class Trainer:
             "lam": rates[-1].lam,
             "step_ms": step_ms,
             **({"shared_gpu": True} if is_shared(self.train.labels.device) else {}),
-            **runner.waiting(),
+            **waiting,
             "seconds": time.perf_counter() - clock.began,
         }
 

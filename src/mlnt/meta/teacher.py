@@ -4,7 +4,6 @@ Axes: B batch, C classes.
 """
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any
 
 import torch
@@ -27,7 +26,8 @@ def make_teacher(student: nn.Module) -> nn.Module:
 def ema_(teacher: nn.Module, student: nn.Module, gamma: float | Tensor) -> None:
     """θ̃ ← γ θ̃ + (1 − γ) θ, in place.
 
-    Parameters only: the teacher's batch-norm statistics come from its own forward passes.
+    Parameters only: the teacher's batch-norm statistics come from its own forward passes, or are
+    renewed.
     """
     means: list[Tensor] = []
     currents: list[Tensor] = []
@@ -53,40 +53,52 @@ def teacher_target(
     What keeps statistics (batch norm) is in the mode of the student's: normalises by the batch and
     updates them, or is frozen.
     """
+    _answer_like_(teacher, student)
+    return probabilities(teacher, inputs, rows)
+
+
+def _answer_like_(teacher: nn.Module, student: nn.Module) -> None:
+    """Only what keeps statistics trains, if the student's does."""
     teacher.eval()
     for module, of_student in zip(teacher.modules(), student.modules(), strict=True):
         if any(buffer is not None for buffer in module._buffers.values()):
             module.training = of_student.training
-    return probabilities(teacher, inputs, rows)
 
 
 @torch.no_grad()
-def renew_statistics(model: nn.Module, batches: Iterable[Any]) -> None:
-    """Statistics of batch norm: the mean of those of these batches. Frozen ones stay.
+def renew_statistics(teacher: nn.Module, student: nn.Module, batches: Iterable[Any]) -> None:
+    """The teacher's batch-norm statistics: the mean of those of these batches, without dropout.
 
-    (`torch.optim.swa_utils.update_bn` forgets those of frozen ones.)
+    Those that are frozen in the student, which is in training mode, stay; and all do if a batch
+    fails. (`torch.optim.swa_utils.update_bn` spares neither.)
     """
-    batches = iter(batches)
-    first = next(batches, None)
-    if first is None:
-        raise InputError("there are no batches to take statistics from")
-    model.train()
-    momenta = {
-        module: module.momentum
-        for module in model.modules()
+    _answer_like_(teacher, student)
+    norms = [
+        module
+        for module in teacher.modules()
         if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
-    }
-    if not momenta:
+    ]
+    if not norms:
         return
-    for norm in momenta:
+    momenta = [norm.momentum for norm in norms]
+    before = [{key: tensor.clone() for key, tensor in norm.state_dict().items()} for norm in norms]
+    for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # all batches count alike
+    count = 0
     try:
-        for inputs in chain([first], batches):
-            forward(model, inputs)
+        for count, inputs in enumerate(batches, start=1):  # noqa: B007 (counted below)
+            forward(teacher, inputs)
+        if count == 0:
+            raise InputError("there are no batches to take statistics from")
+    except BaseException:
+        for norm, state in zip(norms, before, strict=True):
+            norm.load_state_dict(state)
+        raise
     finally:
-        for norm, momentum in momenta.items():
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+        teacher.eval()
 
 
 @torch.no_grad()

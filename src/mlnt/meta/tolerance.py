@@ -202,9 +202,15 @@ class NoiseTolerance:
         """Statistics of the teacher's batch norms: those of these inputs, before it is evaluated.
 
         Where `for_teacher` is not what the class loss sees, its own statistics do not belong to its
-        weights: those of a few thousand samples as the student learns from them do.
+        weights: those of a few thousand samples as the student learns from them do. Batches are
+        what the model takes, without labels.
         """
-        renew_statistics(self.teacher, (_arguments(inputs) for inputs in batches))
+        if not self.student.training:
+            raise InputError(
+                "the model is in evaluation mode, which hides what batch norms of it are frozen; "
+                "call model.train() before, and freeze again what is to be"
+            )
+        renew_statistics(self.teacher, self.student, (_arguments(inputs) for inputs in batches))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model and its optimizer."""
