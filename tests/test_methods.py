@@ -355,12 +355,6 @@ class TestTeachers:
         assert torch.equal(self.model.weight, plain.models["student"].weight)
         assert_close(method.teacher.weight, 0.9 * start + 0.1 * self.model.weight.detach())
 
-    def test_the_teacher_of_iterative_gathers_its_own_statistics(self) -> None:
-        model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)).double()
-        method = Iterative(model, PLAIN)
-        method.step(self.batch, self.batch, RATES)
-        assert_close(method.teacher[0].running_mean, 0.1 * self.batch.inputs.mean(dim=0))
-
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:

@@ -133,13 +133,14 @@ class Steps:
         return {name: torch.cat([self.earlier[name], values]) for name, values in now.items()}
 
     def renew_teacher(self) -> None:
-        """Batch-norm statistics of a teacher that answered other images than the student learns.
+        """Batch-norm statistics of a teacher that has none which belong to its weights.
 
-        It gives its targets of whole images; its weights come from a student that learns from
-        images with blanked squares, and its statistics must too.
+        Nobody asks it, or it gives its targets of whole images, while its weights come from a
+        student that learns from images with blanked squares.
         """
         teacher = self.method.models.get("teacher")
-        if self.augmentation.cutout == 0 or teacher is None:
+        has_own = self.method.teacher_answers and self.augmentation.cutout == 0
+        if teacher is None or has_own:
             return
         learnt = self._streams()[-1].indices_N
         order = torch.randperm(len(learnt), generator=self.generator, device=self.generator.device)

@@ -85,11 +85,10 @@ def renew_statistics(teacher: nn.Module, student: nn.Module, batches: Iterable[A
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # all batches count alike
-    count = 0
     try:
-        for count, inputs in enumerate(batches, start=1):  # noqa: B007 (counted below)
+        for inputs in batches:
             forward(teacher, inputs)
-        if count == 0:
+        if not any(norm.num_batches_tracked for norm in norms):
             raise InputError("there are no batches to take statistics from")
     except BaseException:
         for norm, state in zip(norms, before, strict=True):

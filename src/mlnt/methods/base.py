@@ -38,6 +38,7 @@ class Method(ABC):
     optimizer: torch.optim.Optimizer
     world: World = ALL_ALONE  # the processes that divide the work
     learns_labels = True  # by its features, which may come to know the noise by heart
+    teacher_answers = True  # in each step, where there is one: its batch norms learn by that
 
     def join(self, world: World) -> None:
         """Divide the work with the other processes from now on."""

@@ -57,7 +57,9 @@ class MeanTeacher(Method):
 
 
 class Iterative(Method):
-    """Cross entropy with a teacher beside it."""
+    """Cross entropy with a teacher beside it, whom nobody asks."""
+
+    teacher_answers = False
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
         self.student, self.teacher = model, make_teacher(model)
@@ -66,10 +68,6 @@ class Iterative(Method):
 
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """θ ← θ − β ∇L_c(X, Y, θ), then θ̃ ← γ θ̃ + (1 − γ) θ."""
-        # For its batch-norm statistics, on the batch that MLNT's teacher would see.
-        rows = self.world.rows(len(batch.labels))
-        self.student.train()
-        teacher_target(self.teacher, self.student, batch.for_teacher, rows)
         losses = class_backward_(self.student, self.optimizer, class_batch, rates.lr, self.world)
         self.optimizer.step()
         ema_(self.teacher, self.student, rates.gamma)
