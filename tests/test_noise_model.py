@@ -89,6 +89,26 @@ class TestParts:
             found = unmix(anchors_CC, anchors_CC, 30)
             assert (found - eye_CC).abs().max() < most_off
 
+    def test_unmixing_takes_its_time_for_samples_of_rivals_alone(self) -> None:
+        # Of a sure cat (1) the network says cat with 0.6 and dog (2) with 0.4; of dogs the reverse.
+        apart_CC = torch.eye(3, dtype=torch.float64)
+        rivals_CC = torch.tensor([[1, 0, 0], [0, 0.6, 0.4], [0, 0.4, 0.6]], dtype=torch.float64)
+        # A step can tell them by 0.4 / 0.6, so it takes 1 / (1 − 2/3) = 3 times as many.
+        steps_N = noise_model._lengthened(6, rivals_CC, rivals_CC)
+        assert steps_N.tolist() == [6, 18, 18]
+        assert noise_model._lengthened(6, rivals_CC, apart_CC).tolist() == [6, 6, 6]
+        # That says which is which more clearly; a sample of neither is as it would be after 6.
+        found = unmix(rivals_CC, rivals_CC, 6)
+        assert found[1, 1] == found[2, 2] > 0.76
+        assert torch.equal(found[0], unmix(rivals_CC[:1], apart_CC, 6)[0])
+
+    def test_classes_that_cannot_be_told_apart_take_no_longer_than_hardly_alike_ones(self) -> None:
+        same_CC = torch.tensor([[0.5, 0.5], [0.5, 0.5]], dtype=torch.float64)
+        rivalry_alone = noise_model._lengthened(6, torch.eye(4).double()[:1], _pair(0.5))
+        assert rivalry_alone.tolist() == [30]  # 1 / (1 − 0.8)
+        assert unmix(same_CC, same_CC, 6).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+        assert len(unmix(torch.empty(0, 2).double(), same_CC, 6)) == 0
+
     def test_transition_of_known_classes_is_counted(self) -> None:
         truth = torch.tensor([0] * 9 + [1] * 4)
         labels_N = torch.tensor([0] * 6 + [1] * 3 + [1] * 4)
@@ -96,6 +116,13 @@ class TestParts:
         # One more right label of each class: (6 + 1) / 10, (4 + 1) / 5.
         by_hand = torch.tensor([[0.7, 0.3], [0.0, 1.0]], dtype=torch.float64)
         torch.testing.assert_close(found, by_hand)
+
+
+def _pair(own: float) -> Tensor:
+    """Anchors of four classes, the first two of which are rivals."""
+    anchors_CC = torch.eye(4, dtype=torch.float64)
+    anchors_CC[:2, :2] = torch.tensor([[own, 1 - own], [1 - own, own]])
+    return anchors_CC
 
 
 def noisy(count: int, classes: int, rate: float, seed: int) -> tuple[Tensor, Tensor]:
