@@ -144,8 +144,9 @@ def run_iterations(
             # An iteration that went wrong leads nobody: the one before it does so again.
             # Only now is it known which validation pictures can be read.
             validation_samples = int(seen(trainer.validation).sum())
-            mentor = best_model(choose_stage(candidates, validation_samples))
-            led.kept = kept = _filtered_by(mentor, trainer, judge)
+            choice = choose_stage(candidates, validation_samples)
+            mentor = best_model(choice)
+            led.kept = kept = _filtered_by(mentor, choice.is_led, trainer, judge)
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
             for watcher in trainer.watchers:
                 watcher.filtered(led.filters[-1])
@@ -160,12 +161,12 @@ def run_iterations(
     return led
 
 
-def _filtered_by(mentor: nn.Module, trainer: Trainer, judge: Judge) -> Kept:
+def _filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge) -> Kept:
     settings, train = trainer.settings, trainer.train
     probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
     wrong_N = None
     if settings.tau == "auto":
-        wrong_N = judge(mentor, probabilities_NC).wrong[: len(train)]
+        wrong_N = judge(mentor, probabilities_NC, is_led).wrong[: len(train)]
     return filter_samples(
         probabilities_NC, train.labels, settings.tau, settings.keep_per_class, wrong_N
     )

@@ -11,12 +11,17 @@ from torch import Tensor, nn
 from mlnt.data.dataset import Split
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.evaluation import extract_features, predict_probabilities, readable
-from mlnt.noise_model import Judgement, judge
+from mlnt.noise_model import Judgement, judge, unit
 
 
 @dataclass
 class Judge:
-    """Judges labels by models, one after another, through the eyes of one network."""
+    """Judges labels by models, one after another: by what each says of similar samples.
+
+    What is similar, one network sees for all, and a model that nobody led sees it too: few wrong
+    labels are learnt by heart by both. A led one has learnt what its mentor kept, and would see
+    that confirmed.
+    """
 
     train: Split
     validation: Split
@@ -24,7 +29,9 @@ class Judge:
     describer: nn.Module | None = None  # whose features say what is similar; None: each model's own
     _features_ND: Tensor | None = field(default=None, repr=False)
 
-    def __call__(self, model: nn.Module, probabilities_NC: Tensor) -> Judgement:
+    def __call__(
+        self, model: nn.Module, probabilities_NC: Tensor, is_led: bool = False
+    ) -> Judgement:
         """Of the training labels, then of the held-out ones; `probabilities_NC` of the former."""
         held_out = self._held_out()
         labels_N, held_out_N = self.train.labels, torch.zeros(len(self.train), dtype=torch.bool)
@@ -35,6 +42,8 @@ class Judge:
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
         features_ND, seen_N = self.features(model), self._seen()
+        if self.describer is not None and not is_led:
+            features_ND = torch.cat([unit(features_ND), unit(self._describe(model))], dim=1)
         if seen_N.all():
             return judge(labels_N, probabilities_NC, features_ND, held_out_N)
         return _in_their_places(
@@ -63,13 +72,15 @@ class Judge:
         """[N + H, D], in which neighbours are sought; of a describer computed once."""
         if self._features_ND is not None:
             return self._features_ND
-        network = model if self.describer is None else self.describer
-        features_ND = torch.cat(
-            [extract_features(network, split.inputs, self.world) for split in self._splits()]
-        )
+        features_ND = self._describe(model if self.describer is None else self.describer)
         if self.describer is not None:
             self._features_ND = features_ND
         return features_ND
+
+    def _describe(self, network: nn.Module) -> Tensor:
+        return torch.cat(
+            [extract_features(network, split.inputs, self.world) for split in self._splits()]
+        )
 
 
 def seen(split: Split) -> Tensor:

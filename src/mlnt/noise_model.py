@@ -138,10 +138,10 @@ def most_similar(features_ND: Tensor, neighbours: int) -> Tensor:
     """The places [N, K] of the most similar others by cosine, the nearest first."""
     searched_R = _some(len(features_ND), SEARCHED).to(features_ND.device)
     neighbours = min(neighbours, len(searched_R) - 1)
-    searched_RD = _unit(features_ND[searched_R])
+    searched_RD = unit(features_ND[searched_R])
     found = []
     for start in range(0, len(features_ND), CHUNK):
-        part_ND = _unit(features_ND[start : start + CHUNK])
+        part_ND = unit(features_ND[start : start + CHUNK])
         # In bfloat16 hundreds would be equally near.
         with torch.autocast(part_ND.device.type, enabled=False):
             similar_NR = part_ND @ searched_RD.T
@@ -151,7 +151,7 @@ def most_similar(features_ND: Tensor, neighbours: int) -> Tensor:
     return torch.cat(found)
 
 
-def _unit(features_ND: Tensor) -> Tensor:
+def unit(features_ND: Tensor) -> Tensor:
     return torch.nn.functional.normalize(features_ND.float(), dim=1)
 
 

@@ -243,7 +243,7 @@ def run_recipe(
         model=model,
         kept=led.kept,
         probabilities=probabilities_NC,
-        judgement=judge(model, probabilities_NC),
+        judgement=judge(model, probabilities_NC, chosen.is_led),
         filters=led.filters,
     )
 

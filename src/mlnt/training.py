@@ -114,6 +114,11 @@ class StageResult:
     kept: Tensor | None = None  # the samples that the class loss drew from, if not all
 
     @property
+    def is_led(self) -> bool:
+        """By a mentor, who filtered the labels."""
+        return self.kept is not None
+
+    @property
     def best_name(self) -> str:
         """The model that did best by validation; on a tie the later named, the teacher."""
         return max(reversed(list(self.results)), key=lambda name: self.results[name].validation)

@@ -233,7 +233,8 @@ def _own_rows(case: _Case, wrong_N: Tensor) -> Iterator[IssuesRow]:
         seconds += stage.seconds
         began = time.perf_counter()
         model = best_model(stage)
-        judged = led.judge(model, predict_probabilities(model, trainer.train.inputs))
+        answers_NC = predict_probabilities(model, trainer.train.inputs)
+        judged = led.judge(model, answers_NC, stage.is_led)
         score_N = judged.wrong.cpu()  # copying waits for the GPU
         name = model_name(stage.stage.method, "teacher", stage.stage.iteration)
         yield _row(
