@@ -24,20 +24,29 @@ from mlnt.noise_model import (
 class TestParts:
     def test_most_similar_by_direction_and_never_oneself(self) -> None:
         features_ND = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
-        assert most_similar(features_ND, 1).squeeze(1).tolist() == [1, 0, 3, 2]
-        assert most_similar(features_ND, 9).shape == (4, 3)
+        assert most_similar([features_ND], 1).squeeze(1).tolist() == [1, 0, 3, 2]
+        assert most_similar([features_ND], 9).shape == (4, 3)
+
+    def test_most_similar_in_the_eyes_of_two_networks(self) -> None:
+        # To the first sample the second is like in the first network, the third in the second, and
+        # the last nearly in both; how long a vector is does not count.
+        first_ND = torch.tensor([[1.0, 0.0], [9.0, 0.0], [0.0, 1.0], [0.8, 0.6]])
+        second_ND = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 5.0], [0.6, 0.8]])
+        assert most_similar([first_ND], 1)[0].tolist() == [1]
+        assert most_similar([second_ND], 1)[0].tolist() == [2]
+        assert most_similar([first_ND, second_ND], 1)[0].tolist() == [3]  # 0.8 + 0.8, not 1 + 0
 
     def test_most_similar_in_full_precision_whatever_training_computes_in(self) -> None:
         features_ND = torch.randn(500, 64, generator=torch.Generator().manual_seed(0))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            found_NK = most_similar(features_ND, 30)
-        assert torch.equal(found_NK, most_similar(features_ND, 30))
+            found_NK = most_similar([features_ND], 30)
+        assert torch.equal(found_NK, most_similar([features_ND], 30))
 
     def test_most_similar_among_those_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(noise_model, "SEARCHED", 20)
         monkeypatch.setattr(noise_model, "CHUNK", 16)
         angles_N = torch.rand(50, generator=torch.Generator().manual_seed(0)).double()
-        found_NK = most_similar(torch.stack([angles_N.cos(), angles_N.sin()], 1), 19)
+        found_NK = most_similar([torch.stack([angles_N.cos(), angles_N.sin()], 1)], 19)
         searched = found_NK.unique().tolist()
         assert len(searched) == 20
         for place, found in enumerate(found_NK.tolist()):
@@ -208,7 +217,7 @@ class TestWhole:
         generator = torch.Generator().manual_seed(6)
         features_ND = 3 * torch.eye(4)[truth_N] + 0.3 * torch.randn(1000, 4, generator=generator)
         by_heart_NC = 0.97 * torch.eye(4)[labels_N] + 0.01 * (1 - torch.eye(4)[labels_N])
-        found = judge(labels_N, by_heart_NC, features_ND, torch.zeros(1000).bool())
+        found = judge(labels_N, by_heart_NC, [features_ND], torch.zeros(1000).bool())
         wrong_N = labels_N != truth_N
         assert ((found.wrong > 0.5) == wrong_N).double().mean() > 0.98
         without = judge(labels_N, by_heart_NC)
@@ -254,8 +263,8 @@ class TestWhole:
         truth_N, labels_N = noisy(5000, 6, 0.3, seed=2)
         probabilities_NC, features_ND = opinions(truth_N, 6, 3), torch.eye(6)[truth_N]
         features_ND = features_ND + 0.1 * torch.randn(5000, 6)
-        here = judge(labels_N, probabilities_NC, features_ND)
-        there = judge(labels_N.cuda(), probabilities_NC.cuda(), features_ND.cuda())
+        here = judge(labels_N, probabilities_NC, [features_ND])
+        there = judge(labels_N.cuda(), probabilities_NC.cuda(), [features_ND.cuda()])
         torch.testing.assert_close(there.wrong.cpu(), here.wrong, atol=0.02, rtol=0)
         assert there.noise_rate == pytest.approx(here.noise_rate, abs=1e-3)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mlnt.data.dataset import Split
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.evaluation import extract_features, predict_probabilities, readable
-from mlnt.noise_model import Judgement, judge, unit
+from mlnt.noise_model import Judgement, judge
 
 
 @dataclass
@@ -41,17 +41,17 @@ class Judge:
             probabilities_NC = torch.cat([probabilities_NC, of_held_out])
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
-        features_ND, seen_N = self.features(model), self._seen()
+        features, seen_N = [self.features(model)], self._seen()
         if self.describer is not None and not is_led:
-            features_ND = torch.cat([unit(features_ND), unit(self._describe(model))], dim=1)
+            features.append(self._describe(model))
         if seen_N.all():
-            return judge(labels_N, probabilities_NC, features_ND, held_out_N)
+            return judge(labels_N, probabilities_NC, features, held_out_N)
         return _in_their_places(
             judge(
-                *(
-                    values[seen_N]
-                    for values in (labels_N, probabilities_NC, features_ND, held_out_N)
-                )
+                labels_N[seen_N],
+                probabilities_NC[seen_N],
+                [features_ND[seen_N] for features_ND in features],
+                held_out_N[seen_N],
             ),
             seen_N,
             labels_N,

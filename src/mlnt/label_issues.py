@@ -98,7 +98,8 @@ def find_label_issues(
         raise InputError(f"need held_out [N], got {tuple(held_out_N.shape)}")
     if features_ND is not None and not (features_ND.ndim == 2 and features_ND.isfinite().all()):
         raise InputError(f"need finite features [N, D], got {tuple(features_ND.shape)}")
-    return rank_labels(labels_N, judge(labels_N, probabilities_NC, features_ND, held_out_N))
+    described = () if features_ND is None else (features_ND,)
+    return rank_labels(labels_N, judge(labels_N, probabilities_NC, described, held_out_N))
 
 
 def rank_labels(

@@ -25,6 +25,7 @@ Axes: N samples, R of them searched for neighbours, K neighbours, C classes, D f
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,13 +74,14 @@ class Judgement:
 def judge(
     labels_N: Tensor,
     probabilities_NC: Tensor,
-    features_ND: Tensor | None = None,
+    features: Sequence[Tensor] = (),
     held_out_N: Tensor | None = None,
 ) -> Judgement:
     """Judge labels by a network's probabilities.
 
-    features  where neighbours are sought; without, probabilities are taken as they are: then
-              they should come from a network that was not trained on the sample
+    features  [N, D] each, of one network or of several: where neighbours are sought; without,
+              probabilities are taken as they are: then they should come from a network that was
+              not trained on the sample
     held_out  [N] bool: labels that no network was trained on; None: all of them
     """
     device = torch.device("cuda" if probabilities_NC.is_cuda else "cpu")  # others lack float64
@@ -89,8 +91,8 @@ def judge(
     held_out_N = held_out_N.to(device).bool()
     trust = max(0.0, 1 - WARINESS * learnt_by_heart(own_NC, labels_N, held_out_N))
     smooth_NC = blend_NC = own_NC
-    if features_ND is not None and len(labels_N) > 1:
-        nearest_NK = most_similar(features_ND, NEIGHBOURS).to(device)
+    if features and len(labels_N) > 1:
+        nearest_NK = most_similar(features, NEIGHBOURS).to(device)
         smooth_NC = mean_of(own_NC, nearest_NK)
         share = OWN_SHARE * trust
         blend_NC = share * own_NC + (1 - share) * smooth_NC
@@ -134,24 +136,27 @@ def learnt_by_heart(own_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> flo
     return min(max((trained - held_out) / max(1 - held_out, TINY), 0.0), 1.0)
 
 
-def most_similar(features_ND: Tensor, neighbours: int) -> Tensor:
-    """The places [N, K] of the most similar others by cosine, the nearest first."""
-    searched_R = _some(len(features_ND), SEARCHED).to(features_ND.device)
+def most_similar(features: Sequence[Tensor], neighbours: int) -> Tensor:
+    """The places [N, K] of the most similar others, the nearest first: by cosine, or by the sum of
+    cosines where several networks describe the samples."""
+    count, device = len(features[0]), features[0].device
+    searched_R = _some(count, SEARCHED).to(device)
     neighbours = min(neighbours, len(searched_R) - 1)
-    searched_RD = unit(features_ND[searched_R])
+    searched = [_unit(features_ND[searched_R]) for features_ND in features]
     found = []
-    for start in range(0, len(features_ND), CHUNK):
-        part_ND = unit(features_ND[start : start + CHUNK])
+    for start in range(0, count, CHUNK):
+        similar_NR = torch.zeros((), device=device)
         # In bfloat16 hundreds would be equally near.
-        with torch.autocast(part_ND.device.type, enabled=False):
-            similar_NR = part_ND @ searched_RD.T
+        with torch.autocast(device.type, enabled=False):
+            for features_ND, searched_RD in zip(features, searched, strict=True):
+                similar_NR = similar_NR + _unit(features_ND[start : start + CHUNK]) @ searched_RD.T
         own_R = (searched_R >= start) & (searched_R < start + CHUNK)
         similar_NR[searched_R[own_R] - start, own_R.nonzero().squeeze(1)] = -torch.inf
         found.append(searched_R[similar_NR.topk(neighbours, dim=1).indices])
     return torch.cat(found)
 
 
-def unit(features_ND: Tensor) -> Tensor:
+def _unit(features_ND: Tensor) -> Tensor:
     return torch.nn.functional.normalize(features_ND.float(), dim=1)
 
 
