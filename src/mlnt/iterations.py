@@ -20,6 +20,8 @@ from mlnt.methods import Method
 from mlnt.models import copy_model
 from mlnt.training import Stage, StageResult, Trainer
 
+MOST_WEIGHT = 3.0  # of a label in the class loss: a few labels must not count for a class
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -31,6 +33,7 @@ class Kept:
     rescued: dict[int, int] = field(
         default_factory=dict
     )  # class: how many of it stay in spite of τ
+    class_weights: Tensor | None = None  # [C], in the class loss; None: all alike
 
 
 def otsu_threshold(values_N: Tensor, bins: int = 100) -> float:
@@ -104,6 +107,21 @@ def worth_keeping(right_N: Tensor, classes: int) -> int:
     return int((said_N.cumsum(0).square() / count_N).argmax()) + 1
 
 
+def shares_restored(kept_labels: Tensor, shares_C: Tensor) -> Tensor:
+    """Weights [C] by which kept labels count as if their classes came in these shares.
+
+    A filter takes more from some classes than from others: 40 % of the cats have a wrong label, or
+    they are hard. A network that learns from what is left would expect cats less often than they
+    come. The mean over the kept labels is 1, or less where a class would count too much.
+    """
+    counts_C = kept_labels.bincount(minlength=len(shares_C)).double()
+    there_C = counts_C > 0
+    wanted_C = torch.where(there_C, shares_C.double(), 0.0)
+    kept_C = torch.where(there_C, counts_C, 1.0) / counts_C.sum()
+    weights_C = wanted_C / wanted_C.sum() / kept_C
+    return torch.where(there_C, weights_C, 1.0).clamp(max=MOST_WEIGHT)
+
+
 def _largest(values_N: Tensor, count: int) -> Tensor:
     """[N] bool: the so many largest."""
     largest_N = torch.zeros_like(values_N, dtype=torch.bool)
@@ -150,8 +168,10 @@ def run_iterations(
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
             for watcher in trainer.watchers:
                 watcher.filtered(led.filters[-1])
-        indices = None if kept is None else kept.indices
-        stage = trainer.run(Stage(name, iteration), make_method(mentor), indices)
+        indices, method = None, make_method(mentor)
+        if kept is not None:
+            indices, method.class_weights = kept.indices, kept.class_weights
+        stage = trainer.run(Stage(name, iteration), method, indices)
         if kept and stage.kept is not None and not torch.equal(kept.indices, stage.kept):
             # Another process began this iteration, and a GPU may answer a little differently twice.
             led.kept = replace(kept, indices=stage.kept)
@@ -164,12 +184,14 @@ def run_iterations(
 def _filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge) -> Kept:
     settings, train = trainer.settings, trainer.train
     probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
-    wrong_N = None
-    if settings.tau == "auto":
-        wrong_N = judge(mentor, probabilities_NC, is_led).wrong[: len(train)]
-    return filter_samples(
-        probabilities_NC, train.labels, settings.tau, settings.keep_per_class, wrong_N
-    )
+    if settings.tau != "auto":
+        return filter_samples(probabilities_NC, train.labels, settings.tau, settings.keep_per_class)
+    judgement = judge(mentor, probabilities_NC, is_led)
+    wrong_N = judgement.wrong[: len(train)]
+    kept = filter_samples(probabilities_NC, train.labels, "auto", settings.keep_per_class, wrong_N)
+    shares_C = judgement.posterior[: len(train)].mean(0)
+    weights_C = shares_restored(train.labels[kept.indices], shares_C.to(train.labels.device))
+    return replace(kept, class_weights=weights_C.to(probabilities_NC.dtype))
 
 
 def choose_stage(stages: Sequence[StageResult], validation_samples: int) -> StageResult:
@@ -205,6 +227,9 @@ def describe_filter(
         "of": int(seen_N.sum()),
         "rescued": {classes[number]: count for number, count in kept.rescued.items()},
     }
+    if kept.class_weights is not None:
+        weights = kept.class_weights.tolist()
+        report["class_weights"] = dict(zip(classes, weights, strict=True))
     if train.true_labels is not None:
         dropped_N = torch.ones(len(train), dtype=torch.bool, device=train.labels.device)
         dropped_N[kept.indices] = False

@@ -38,18 +38,25 @@ def logits_of(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
 
 
 def class_gradient(
-    model: nn.Module, inputs: Any, labels_B: Tensor, world: World = ALL_ALONE
+    model: nn.Module,
+    inputs: Any,
+    labels_B: Tensor,
+    world: World = ALL_ALONE,
+    class_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Gradients]:
-    """(L_c(X, Y, θ), logits [B, C], ∇L_c by name) of the trainable parameters."""
+    """(L_c(X, Y, θ), logits [B, C], ∇L_c by name) of the trainable parameters.
+
+    With weights [C] of the classes, L_c is the mean in which each sample has that of its label.
+    """
 
     def cross_entropy(leaf_BC: Tensor) -> tuple[Tensor, Tensor]:
-        loss = F.cross_entropy(leaf_BC, labels_B)
+        loss = _cross_entropy(leaf_BC, labels_B, class_weights)
         return loss.detach(), torch.autograd.grad(loss, leaf_BC)[0]
 
     rows = world.rows(len(labels_B))
     fast = _fast_run(model, rows.take(inputs), rows)
     if fast is None and world.size == 1:
-        return _by_autograd(model, inputs, labels_B)
+        return _by_autograd(model, inputs, labels_B, class_weights)
     return _forth_and_back(model, inputs, cross_entropy, rows, world, fast)
 
 
@@ -99,13 +106,18 @@ def of_all(gradients: Gradients, rows: Rows, world: World) -> Gradients:
     return world.from_leader(gradients) if rows.is_whole else rows.group.sum_named(gradients)
 
 
+def _cross_entropy(logits_BC: Tensor, labels_B: Tensor, class_weights: Tensor | None) -> Tensor:
+    weight = None if class_weights is None else class_weights.to(logits_BC.dtype)
+    return F.cross_entropy(logits_BC, labels_B, weight)
+
+
 def _by_autograd(
-    model: nn.Module, inputs: Any, labels_B: Tensor
+    model: nn.Module, inputs: Any, labels_B: Tensor, class_weights: Tensor | None
 ) -> tuple[Tensor, Tensor, Gradients]:
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
         logits_BC = forward(model, inputs)
-        loss = F.cross_entropy(logits_BC, labels_B)
+        loss = _cross_entropy(logits_BC, labels_B, class_weights)
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
     return loss.detach(), logits_BC.detach(), _laid_out(trainable, found)
 

@@ -39,6 +39,7 @@ class Method(ABC):
     world: World = ALL_ALONE  # the processes that divide the work
     learns_labels = True  # by its features, which may come to know the noise by heart
     teacher_answers = True  # in each step, where there is one: its batch norms learn by that
+    class_weights: Tensor | None = None  # [C] in the class loss, where a mentor filtered the labels
 
     def join(self, world: World) -> None:
         """Divide the work with the other processes from now on."""
@@ -57,7 +58,7 @@ class Method(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """What resuming needs beside the weights and the optimizer; loaded in place by `copy_`."""
-        return {}
+        return {} if self.class_weights is None else {"class_weights": self.class_weights}
 
 
 def make_optimizer(
@@ -81,9 +82,12 @@ def class_backward_(
     batch: Batch,
     lr: float | Tensor,
     world: World = ALL_ALONE,
+    class_weights: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Set `.grad` to ∇L_c(X, Y, θ) and the rate to β; the step itself is the caller's."""
-    loss, logits_BC = target_backward_(student, optimizer, batch.inputs, batch.labels, lr, world)
+    loss, logits_BC = target_backward_(
+        student, optimizer, batch.inputs, batch.labels, lr, world, class_weights
+    )
     return {"class_loss": loss, "train": percent_right(logits_BC, batch.labels)}
 
 
@@ -94,15 +98,16 @@ def target_backward_(
     target: Tensor,
     lr: float | Tensor,
     world: World = ALL_ALONE,
+    class_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Set `.grad` to the gradient of −mean Σ_c target_c log f_c(X, θ), the rate to `lr`.
 
-    The target is labels [B] or weights of the classes [B, C], which need not sum to 1. Returns
-    the loss and the logits.
+    The target is labels [B] or weights of the classes [B, C], which need not sum to 1. With labels,
+    `class_weights` [C] may make the mean a weighted one. Returns the loss and the logits.
     """
     set_rate_(optimizer, lr)
     student.train()
-    loss, logits_BC, gradients = class_gradient(student, inputs, target, world)
+    loss, logits_BC, gradients = class_gradient(student, inputs, target, world, class_weights)
     for name, parameter in student.named_parameters():
         parameter.grad = gradients.get(name)
     return loss, logits_BC

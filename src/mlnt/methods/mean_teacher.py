@@ -41,6 +41,9 @@ class MeanTeacher(Method):
         weight = rates.eta * self.weight_per_eta
         # Both losses are cross entropies but for a constant: together one with the summed target.
         given_BC = F.one_hot(labels_B, teacher_BC.shape[1]).to(teacher_BC)
+        if self.class_weights is not None:
+            weights_B = self.class_weights[labels_B].to(teacher_BC)
+            given_BC = given_BC * (weights_B / weights_B.mean())[:, None]
         target_BC = given_BC + weight * teacher_BC
         _, logits_BC = target_backward_(
             self.student, self.optimizer, inputs, target_BC, rates.lr, self.world
@@ -68,7 +71,9 @@ class Iterative(Method):
 
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
         """θ ← θ − β ∇L_c(X, Y, θ), then θ̃ ← γ θ̃ + (1 − γ) θ."""
-        losses = class_backward_(self.student, self.optimizer, class_batch, rates.lr, self.world)
+        losses = class_backward_(
+            self.student, self.optimizer, class_batch, rates.lr, self.world, self.class_weights
+        )
         self.optimizer.step()
         ema_(self.teacher, self.student, rates.gamma)
         return losses

@@ -64,4 +64,6 @@ class MLNT(Method):
         return {"meta_loss": meta_loss, **losses}
 
     def _class_backward_(self, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
-        return class_backward_(self.student, self.optimizer, class_batch, rates.lr, self.world)
+        return class_backward_(
+            self.student, self.optimizer, class_batch, rates.lr, self.world, self.class_weights
+        )
