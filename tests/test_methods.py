@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from mlnt.data.prepare import prepare
 from mlnt.data.sources import Dataset
 from mlnt.methods import (
     CNNCRF,
+    MLNT,
     Clean,
     Contrastive,
     CrossEntropy,
@@ -374,6 +376,18 @@ def clean_part(dataset: Dataset) -> Clean:
     return Clean(train.inputs[:130], train.true_labels[:130], train.labels[:130])
 
 
+def weighted(
+    kind: Any, model: nn.Module, settings: Settings, data: Dataset, generator: torch.Generator
+) -> Method:
+    """As a mentor's filter would leave it."""
+    labels_N = data.train.labels
+    features_ND = F.one_hot(labels_N, 10).float()
+    more = [features_ND, None, generator] if kind is MLNT else []
+    method = kind(model, settings, *more)
+    method.class_weights = torch.linspace(0.5, 1.5, 10, device=labels_N.device)
+    return method
+
+
 Maker = Callable[[nn.Module, Settings, Dataset, torch.Generator], Method]
 
 MAKERS: dict[str, Maker] = {
@@ -394,6 +408,10 @@ MAKERS: dict[str, Maker] = {
     "contrastive": lambda model, settings, data, generator: Contrastive(
         model, settings, data.train.inputs[:2], generator
     ),
+    **{
+        f"{kind.__name__}, classes weighted": functools.partial(weighted, kind)
+        for kind in (MLNT, MeanTeacher, Iterative)
+    },
 }
 
 
