@@ -13,7 +13,7 @@ import mlnt
 from mlnt.config import make_settings
 from mlnt.data.batches import Batch
 from mlnt.distributed import ALL_ALONE
-from mlnt.iterations import MOST_WEIGHT, shares_restored
+from mlnt.iterations import MOST_WEIGHT, restoring_weights
 from mlnt.meta import passes
 from mlnt.methods import MLNT, Iterative, MeanTeacher, Method
 from mlnt.methods.base import Rates
@@ -24,21 +24,24 @@ class TestSharesRestored:
     def test_by_hand(self) -> None:
         # 6 of 10 kept labels are of class 0, 3 of class 1, 1 of class 2; 4, 4 and 2 of 10 samples.
         kept_labels = torch.tensor([0] * 6 + [1] * 3 + [2])
-        weights_C = shares_restored(kept_labels, torch.tensor([0.4, 0.4, 0.2]))
+        weights_C = restoring_weights(kept_labels, torch.tensor([0.4, 0.4, 0.2]))
         assert_close(weights_C, torch.tensor([4 / 6, 4 / 3, 2.0]).double(), atol=1e-6, rtol=0)
         assert float(weights_C[kept_labels].mean()) == pytest.approx(1)
 
     def test_what_was_kept_alike_counts_alike(self) -> None:
         kept_labels = torch.tensor([0] * 30 + [1] * 10)
-        assert shares_restored(kept_labels, torch.tensor([0.75, 0.25])).tolist() == [1, 1]
+        found = restoring_weights(kept_labels, torch.tensor([0.75, 0.25]))
+        assert found.tolist() == pytest.approx([1, 1])
 
     def test_a_class_of_which_nothing_was_kept_is_nothing_to_the_others(self) -> None:
-        found = shares_restored(torch.tensor([0, 0, 1]), torch.tensor([0.25, 0.25, 0.5]))
+        found = restoring_weights(torch.tensor([0, 0, 1]), torch.tensor([0.25, 0.25, 0.5]))
         assert_close(found, torch.tensor([0.75, 1.5, 1.0]).double())
 
     def test_few_labels_do_not_count_for_a_class(self) -> None:
-        found = shares_restored(torch.tensor([0] * 99 + [1]), torch.tensor([0.5, 0.5]))
-        assert_close(found, torch.tensor([50 / 99, MOST_WEIGHT]).double())
+        # Half of all would be 50 times its share of the kept ones; 97 hundredths are left to the
+        # 99 others.
+        found = restoring_weights(torch.tensor([0] * 99 + [1]), torch.tensor([0.5, 0.5]))
+        assert_close(found, torch.tensor([97 / 99, MOST_WEIGHT]).double())
 
 
 def weighted(logits_BC: Tensor, labels_B: Tensor, weights_C: Tensor) -> Tensor:
@@ -51,9 +54,9 @@ def test_gradient_of_the_weighted_mean(by_rules: bool, monkeypatch: pytest.Monke
     torch.manual_seed(0)
     model = PreActResNet32(3, 4).double()
     inputs, labels = torch.randn(6, 3, 8, 8).double(), torch.tensor([0, 1, 2, 3, 0, 1])
-    weights_C = torch.tensor([0.5, 1.0, 2.0, 0.7])
+    weights_C = torch.tensor([0.5, 1.0, 2.0, 0.7]).double()
     plain = copy.deepcopy(model).train()
-    loss = weighted(plain(inputs), labels, weights_C.double())
+    loss = weighted(plain(inputs), labels, weights_C)
     loss.backward()
     if by_rules:
         monkeypatch.setattr(passes, "_fast_run", passes._run_by_rules)
@@ -77,14 +80,15 @@ def test_methods_that_are_led_learn_by_it(name: str) -> None:
     model, weights_C = nn.Linear(3, 3).double(), torch.tensor([0.5, 1.0, 2.0]).double()
     labels = torch.tensor([0, 1, 2, 0, 1, 1])
     batch = Batch(torch.arange(6), torch.randn(6, 3).double(), labels)
-    plain = copy.deepcopy(model)
+    plain, start = copy.deepcopy(model), copy.deepcopy(model)
     weighted(plain(batch.inputs), labels, weights_C).backward()
     assert plain.weight.grad is not None
     method = MAKERS[name](model)
     assert method.tensors() == {}
     method.class_weights = weights_C
     assert torch.equal(method.tensors()["class_weights"], weights_C), "resuming needs them"
-    method.step(batch, batch, Rates(lr=0.1, eta=0.0, gamma=0.9, lam=0.0))
+    losses = method.step(batch, batch, Rates(lr=0.1, eta=0.0, gamma=0.9, lam=0.0))
+    assert_close(losses["class_loss"], weighted(start(batch.inputs), labels, weights_C).detach())
     assert_close(model.weight.detach(), plain.weight.detach() - 0.1 * plain.weight.grad)
 
 
@@ -104,11 +108,19 @@ def test_a_class_that_lost_labels_is_expected_as_often_as_it_comes(
     is_moved = torch.rand(1500, generator=torch.Generator().manual_seed(1)) < 0.35
     given = torch.where((truth == 1) & is_moved, 0, truth)
     test_rows, _ = overlapping(3000, seed=2)
-    quick = {"epochs": 12, "iterations": 2, "sets": 2, "lr": 0.1, "seed": 3, "batch_size": 64}
+    quick = {
+        "epochs": 12,
+        "iterations": 2,
+        "sets": 2,
+        "lr": 0.1,
+        "seed": 3,
+        "batch_size": 64,
+        "validation": "clean",
+    }  # noisy labels would rather have the first iteration
 
     def train(**changed: Any) -> tuple[dict[str, float] | None, Tensor]:
         """The weights, and how often each class is the answer."""
-        training = mlnt.train((rows, given), **{**quick, **changed})
+        training = mlnt.train((rows, given), true_labels=truth, **{**quick, **changed})
         assert training.summary["chosen"]["iteration"] == 2
         answers_N = training.predict_probabilities(test_rows.numpy()).argmax(1)
         weights = training.summary["filters"][0].get("class_weights")
@@ -119,6 +131,6 @@ def test_a_class_that_lost_labels_is_expected_as_often_as_it_comes(
     assert weights["1"] > 1.2 > 1 > weights["0"]
     assert float((shares_C - 1 / 3).abs().max()) < 0.06
     assert train(tau=0.4)[0] is None, "without the noise model nobody knows the shares"
-    monkeypatch.setattr("mlnt.iterations.shares_restored", lambda _, shares_C: shares_C**0)
+    monkeypatch.setattr("mlnt.iterations.restoring_weights", lambda _, shares_C: shares_C**0)
     without_C = train()[1]
     assert without_C[1] + 0.01 < shares_C[1]

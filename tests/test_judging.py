@@ -1,5 +1,6 @@
 """Who says what is similar where labels are judged."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -54,6 +55,14 @@ class TestWhatIsSimilar:
         found = similarity(network(SAME), network(SWAPPED), False, monkeypatch)
         assert found == [[[3, 4], [1, 0], [0, 2], [3, 4]], [[4, 3], [0, 1], [2, 0], [4, 3]]]
 
+    def test_a_copy_of_the_same_network_says_nothing_new(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        torch.manual_seed(0)
+        describer = network(SWAPPED)
+        found = similarity(describer, copy.deepcopy(describer), False, monkeypatch)
+        assert found == [[[4, 3], [0, 1], [2, 0], [4, 3]]]
+
     def test_a_led_one_is_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = similarity(network(SAME), network(SWAPPED), True, monkeypatch)
         assert found == [[[3, 4], [1, 0], [0, 2], [3, 4]]]
@@ -76,7 +85,7 @@ def test_who_was_led_in_a_run(
     found = []
     real = Judge.__call__
 
-    def watched(self: Judge, model: nn.Module, answers_NC: Tensor, is_led: bool = False) -> Any:
+    def watched(self: Judge, model: nn.Module, answers_NC: Tensor, is_led: bool) -> Any:
         found.append(is_led)
         return real(self, model, answers_NC, is_led)
 

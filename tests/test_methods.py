@@ -474,6 +474,12 @@ def test_goes_on_alike_after_its_tensors_are_loaded(name: str, digits: Dataset) 
         assert torch.equal(after.method.models["student"].state_dict()[key], value), key
 
 
+def test_a_checkpoint_from_before_classes_were_weighted_goes_on_without(digits: Dataset) -> None:
+    steps = steps_of("MLNT, classes weighted", digits)
+    steps.load_state({**steps.state(), "tensors": {}})
+    assert steps.method.tensors()["class_weights"].tolist() == [1.0] * 10
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_losses_are_full_precision_in_a_bfloat16_step(name: str, digits: Dataset) -> None:
     exact = steps_of(name, digits).run([RATES])

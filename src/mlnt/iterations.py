@@ -21,6 +21,7 @@ from mlnt.models import copy_model
 from mlnt.training import Stage, StageResult, Trainer
 
 MOST_WEIGHT = 3.0  # of a label in the class loss: a few labels must not count for a class
+LIMITING_ROUNDS, TINY = 50, 1e-12
 
 
 @dataclass(frozen=True)
@@ -107,19 +108,20 @@ def worth_keeping(right_N: Tensor, classes: int) -> int:
     return int((said_N.cumsum(0).square() / count_N).argmax()) + 1
 
 
-def shares_restored(kept_labels: Tensor, shares_C: Tensor) -> Tensor:
+def restoring_weights(kept_labels: Tensor, shares_C: Tensor) -> Tensor:
     """Weights [C] by which kept labels count as if their classes came in these shares.
 
     A filter takes more from some classes than from others: 40 % of the cats have a wrong label, or
     they are hard. A network that learns from what is left would expect cats less often than they
-    come. The mean over the kept labels is 1, or less where a class would count too much.
+    come. The mean over the kept labels is 1.
     """
     counts_C = kept_labels.bincount(minlength=len(shares_C)).double()
+    kept_C = counts_C / counts_C.sum()
     there_C = counts_C > 0
-    wanted_C = torch.where(there_C, shares_C.double(), 0.0)
-    kept_C = torch.where(there_C, counts_C, 1.0) / counts_C.sum()
-    weights_C = wanted_C / wanted_C.sum() / kept_C
-    return torch.where(there_C, weights_C, 1.0).clamp(max=MOST_WEIGHT)
+    weights_C = torch.where(there_C, shares_C.double() / kept_C.clamp(min=TINY), 0.0)
+    for _ in range(LIMITING_ROUNDS):  # what is cut off counts for the others
+        weights_C = (weights_C / (kept_C * weights_C).sum()).clamp(max=MOST_WEIGHT)
+    return torch.where(there_C, weights_C, 1.0)
 
 
 def _largest(values_N: Tensor, count: int) -> Tensor:
@@ -170,6 +172,7 @@ def run_iterations(
                 watcher.filtered(led.filters[-1])
         indices, method = None, make_method(mentor)
         if kept is not None:
+            # The same tensor: where the run goes on, it gets the weights that it was begun with.
             indices, method.class_weights = kept.indices, kept.class_weights
         stage = trainer.run(Stage(name, iteration), method, indices)
         if kept and stage.kept is not None and not torch.equal(kept.indices, stage.kept):
@@ -189,8 +192,9 @@ def _filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge
     judgement = judge(mentor, probabilities_NC, is_led)
     wrong_N = judgement.wrong[: len(train)]
     kept = filter_samples(probabilities_NC, train.labels, "auto", settings.keep_per_class, wrong_N)
-    shares_C = judgement.posterior[: len(train)].mean(0)
-    weights_C = shares_restored(train.labels[kept.indices], shares_C.to(train.labels.device))
+    seen_N = seen(train).to(train.labels.device)
+    shares_C = judgement.posterior[: len(train)].to(seen_N.device)[seen_N].mean(0)
+    weights_C = restoring_weights(train.labels[kept.indices[seen_N[kept.indices]]], shares_C)
     return replace(kept, class_weights=weights_C.to(probabilities_NC.dtype))
 
 

@@ -18,7 +18,7 @@ from mlnt.noise_model import Judgement, judge
 class Judge:
     """Judges labels by models, one after another: by what each says of similar samples.
 
-    What is similar, one network sees for all, and a model that nobody led sees it too: few wrong
+    What is similar, the describer sees for all, and a model that nobody led sees it too: few wrong
     labels are learnt by heart by both. A led one has learnt what its mentor kept, and would see
     that confirmed.
     """
@@ -29,9 +29,7 @@ class Judge:
     describer: nn.Module | None = None  # whose features say what is similar; None: each model's own
     _features_ND: Tensor | None = field(default=None, repr=False)
 
-    def __call__(
-        self, model: nn.Module, probabilities_NC: Tensor, is_led: bool = False
-    ) -> Judgement:
+    def __call__(self, model: nn.Module, probabilities_NC: Tensor, is_led: bool) -> Judgement:
         """Of the training labels, then of the held-out ones; `probabilities_NC` of the former."""
         held_out = self._held_out()
         labels_N, held_out_N = self.train.labels, torch.zeros(len(self.train), dtype=torch.bool)
@@ -42,7 +40,7 @@ class Judge:
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
         features, seen_N = [self.features(model)], self._seen()
-        if self.describer is not None and not is_led:
+        if self.describer is not None and not is_led and not _are_alike(model, self.describer):
             features.append(self._describe(model))
         if seen_N.all():
             return judge(labels_N, probabilities_NC, features, held_out_N)
@@ -81,6 +79,12 @@ class Judge:
         return torch.cat(
             [extract_features(network, split.inputs, self.world) for split in self._splits()]
         )
+
+
+def _are_alike(model: nn.Module, other: nn.Module) -> bool:
+    """Whether one is a copy of the other."""
+    pairs = zip(model.parameters(), other.parameters(), strict=False)
+    return all(torch.equal(own, others) for own, others in pairs)
 
 
 def seen(split: Split) -> Tensor:

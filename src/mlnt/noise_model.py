@@ -54,7 +54,9 @@ TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
 # In the ranking fewer: the longer, the more weights reach zero, and what is merely hard looks like
 # noise. More of both where the anchors are nearly alike, for each step says less then.
 UNMIXING_STEPS, RANKING_STEPS, MOST_STEPS = 30, 6, 300
-MOST_ALIKE = 0.8  # of a class and its rival: beyond that, more steps would tell hardly more
+MOST_RIVALRY = (
+    0.8  # what is said of a class for another, beside for itself: at most five times the steps
+)
 TRANSITION_STEPS = 60
 TINY = 1e-12
 LEAST = 1e-6  # probability: nothing is surer than one in a million
@@ -142,22 +144,23 @@ def most_similar(features: Sequence[Tensor], neighbours: int) -> Tensor:
     count, device = len(features[0]), features[0].device
     searched_R = _some(count, SEARCHED).to(device)
     neighbours = min(neighbours, len(searched_R) - 1)
-    searched = [_unit(features_ND[searched_R]) for features_ND in features]
+    searched_RD = _unit(features, searched_R)
     found = []
     for start in range(0, count, CHUNK):
-        similar_NR = torch.zeros((), device=device)
+        part_ND = _unit(features, slice(start, start + CHUNK))
         # In bfloat16 hundreds would be equally near.
         with torch.autocast(device.type, enabled=False):
-            for features_ND, searched_RD in zip(features, searched, strict=True):
-                similar_NR = similar_NR + _unit(features_ND[start : start + CHUNK]) @ searched_RD.T
+            similar_NR = part_ND @ searched_RD.T
         own_R = (searched_R >= start) & (searched_R < start + CHUNK)
         similar_NR[searched_R[own_R] - start, own_R.nonzero().squeeze(1)] = -torch.inf
         found.append(searched_R[similar_NR.topk(neighbours, dim=1).indices])
     return torch.cat(found)
 
 
-def _unit(features_ND: Tensor) -> Tensor:
-    return torch.nn.functional.normalize(features_ND.float(), dim=1)
+def _unit(features: Sequence[Tensor], places: Tensor | slice) -> Tensor:
+    """Those of all networks side by side, as long as 1 each."""
+    normalize = torch.nn.functional.normalize
+    return torch.cat([normalize(f_ND[places].float(), dim=1) for f_ND in features], dim=1)
 
 
 def mean_of(values_NC: Tensor, places_NK: Tensor) -> Tensor:
@@ -185,29 +188,33 @@ def unmix(smooth_NC: Tensor, anchors_CC: Tensor, steps: int) -> Tensor:
     """Weights q [N, C] of the anchors whose mixture Σ_c q_c a_c is nearest to p̄ (in KL)."""
     mixture_NC = 0.5 * smooth_NC + 0.5 / smooth_NC.shape[1]
     steps_N = _lengthened(steps, smooth_NC, anchors_CC)
-    for step in range(int(steps_N.max()) if len(steps_N) else 0):
-        ratio_NC = smooth_NC / (mixture_NC @ anchors_CC).clamp(min=TINY)
-        further_NC = mixture_NC * (ratio_NC @ anchors_CC.T)
+    step = 0
+    while (going_N := steps_N > step).any():
+        given_NC, now_NC = smooth_NC[going_N], mixture_NC[going_N]
+        ratio_NC = given_NC / (now_NC @ anchors_CC).clamp(min=TINY)
+        further_NC = now_NC * (ratio_NC @ anchors_CC.T)
         further_NC = further_NC / further_NC.sum(1, keepdim=True).clamp(min=TINY)
-        mixture_NC = torch.where((steps_N > step)[:, None], further_NC, mixture_NC)
+        part_N1 = (steps_N[going_N] - step).clamp(max=1)[:, None]  # the last step may be a part
+        mixture_NC[going_N] = now_NC + part_N1 * (further_NC - now_NC)
+        step += 1
     return _normalised(mixture_NC.clamp(min=LEAST))
 
 
 def _lengthened(steps: int, smooth_NC: Tensor, anchors_CC: Tensor) -> Tensor:
-    """The steps of each sample [N], more of them where anchors are nearly alike: each says less.
+    """The steps of each sample [N], more of them where anchors are alike, for each says less then.
 
-    All anchors are, of a network that has seen 80 % noise. Two of them are where 40 % of the cats
-    are called dogs and 40 % of the dogs cats: what the network says of a class beside what it says
-    of its rival is what a step can tell the two by. That concerns their samples alone.
+    All anchors are, of a network that has seen 80 % noise: that concerns all samples. Where 40 %
+    of the cats are called dogs, much of what the network says of a cat goes to one rival, and it
+    takes 1 / (1 − rivalry) times as long to see that it is none of that: for what may be a cat.
     """
     own_C = anchors_CC.diagonal()
     own = float(own_C.mean())
     contrast = own - (1 - own) / max(1, len(anchors_CC) - 1)  # 1: sure, 0: all alike
     of_all = max(1.0, 1 / max(2 * contrast, TINY))
     rival_C = (anchors_CC - torch.diag(own_C)).max(1).values
-    rivalry_C = (rival_C / own_C.clamp(min=TINY)).clamp(max=MOST_ALIKE)  # 0: no rival
+    rivalry_C = (rival_C / own_C.clamp(min=TINY)).clamp(max=MOST_RIVALRY)  # 0: no rival
     of_rivals_N = smooth_NC @ (1 / (1 - rivalry_C))
-    return (steps * of_rivals_N.clamp(min=of_all) - TINY).ceil().clamp(max=MOST_STEPS)
+    return (steps * of_rivals_N.clamp(min=of_all)).clamp(max=MOST_STEPS)
 
 
 def fit_transition(mixture_NC: Tensor, labels_N: Tensor) -> Tensor:

@@ -214,8 +214,12 @@ class Steps:
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     # In the parameter's memory layout, which files do not keep and fused SGD wants.
                     kept[name] = torch.empty_like(parameter).copy_(value)
+        saved = state["tensors"]
+        if self.method.class_weights is not None and "class_weights" not in saved:
+            # A checkpoint from before there were any: all labels counted alike.
+            saved = {**saved, "class_weights": torch.ones_like(self.method.class_weights)}
         for name, tensor in self.method.tensors().items():
-            tensor.detach().copy_(state["tensors"][name])
+            tensor.detach().copy_(saved[name])
         for stream, of_stream in zip(self._streams(), state["streams"], strict=True):
             stream.load_state(of_stream)
         self._load_epoch_state(state["epoch"])

@@ -50,7 +50,7 @@ def class_gradient(
     """
 
     def cross_entropy(leaf_BC: Tensor) -> tuple[Tensor, Tensor]:
-        loss = _cross_entropy(leaf_BC, labels_B, class_weights)
+        loss = F.cross_entropy(leaf_BC, labels_B, class_weights)
         return loss.detach(), torch.autograd.grad(loss, leaf_BC)[0]
 
     rows = world.rows(len(labels_B))
@@ -106,18 +106,13 @@ def of_all(gradients: Gradients, rows: Rows, world: World) -> Gradients:
     return world.from_leader(gradients) if rows.is_whole else rows.group.sum_named(gradients)
 
 
-def _cross_entropy(logits_BC: Tensor, labels_B: Tensor, class_weights: Tensor | None) -> Tensor:
-    weight = None if class_weights is None else class_weights.to(logits_BC.dtype)
-    return F.cross_entropy(logits_BC, labels_B, weight)
-
-
 def _by_autograd(
     model: nn.Module, inputs: Any, labels_B: Tensor, class_weights: Tensor | None
 ) -> tuple[Tensor, Tensor, Gradients]:
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
         logits_BC = forward(model, inputs)
-        loss = _cross_entropy(logits_BC, labels_B, class_weights)
+        loss = F.cross_entropy(logits_BC, labels_B, class_weights)
         found = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
     return loss.detach(), logits_BC.detach(), _laid_out(trainable, found)
 

@@ -53,7 +53,7 @@ class MeanTeacher(Method):
         with torch.autocast(logits_BC.device.type, enabled=False):
             log_student_BC = logits_BC.to(teacher_BC).log_softmax(dim=1)
             return {
-                "class_loss": F.nll_loss(log_student_BC, labels_B),
+                "class_loss": F.nll_loss(log_student_BC, labels_B, self.class_weights),
                 "consistency": F.kl_div(log_student_BC, teacher_BC, reduction="batchmean"),
                 "train": percent_right(logits_BC, labels_B),
             }
