@@ -54,7 +54,7 @@ TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
 # In the ranking fewer: the longer, the more weights reach zero, and what is merely hard looks like
 # noise. More of both where the anchors are nearly alike, for each step says less then.
 UNMIXING_STEPS, RANKING_STEPS, MOST_STEPS = 30, 6, 300
-# What is said of a class for its rival, beside what is said for itself: at 0.8 five times the steps.
+# What is said of a class for its rival beside for itself: at 0.8 it takes five times the steps.
 MOST_RIVALRY = 0.8
 TRANSITION_STEPS = 60
 TINY = 1e-12
