@@ -21,7 +21,7 @@ from mlnt.models import copy_model
 from mlnt.training import Stage, StageResult, Trainer
 
 MOST_WEIGHT = 3.0  # of a label in the class loss: a few labels must not count for a class
-LIMITING_ROUNDS, TINY = 50, 1e-12
+LIMITING_ROUNDS = 50
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def restoring_weights(kept_labels: Tensor, shares_C: Tensor) -> Tensor:
     counts_C = kept_labels.bincount(minlength=len(shares_C)).double()
     kept_C = counts_C / counts_C.sum()
     there_C = counts_C > 0
-    weights_C = torch.where(there_C, shares_C.double() / kept_C.clamp(min=TINY), 0.0)
+    weights_C = torch.where(there_C, shares_C.double() / kept_C, 0.0)
     for _ in range(LIMITING_ROUNDS):  # what is cut off counts for the others
         weights_C = (weights_C / (kept_C * weights_C).sum()).clamp(max=MOST_WEIGHT)
     return torch.where(there_C, weights_C, 1.0)
