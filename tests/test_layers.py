@@ -26,7 +26,7 @@ LAYERS = (
     {"methods"},
     {"progress", "schedule", "steps"},
     {"training"},
-    {"filtered", "interruption", "iterations", "journal"},
+    {"filtered", "interruption", "iterations", "journal", "shelf"},
     {"recipes"},
     {"all_labels", "report"},
     {"outcome"},

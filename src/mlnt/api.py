@@ -90,6 +90,7 @@ def train(
     resume: bool = False,
     deadline: float = math.inf,
     watchers: Sequence[Watcher] = (),
+    shelf: Path | None = None,
     **settings: Any,
 ) -> Training:
     """Train on noisy labels.
@@ -100,6 +101,7 @@ def train(
     model    a name, a network (each stage starts from a copy of it), or a function that makes one
     resume   go on with an unfinished run that lies in `out`, begun with the same data and settings
     deadline by time.monotonic: stops before it, in the middle of an epoch too; raises `Stopped`
+    shelf    folder in which runs on the same data keep the stages that they have in common
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
     began = time.perf_counter()
@@ -160,7 +162,7 @@ def train(
             config["job"] = job()
             config |= {"machine": machine_name(device), "commit": commit()}
             stack.enter_context(run.locked())
-            trainer.journal = journal = begin(run, config, chosen, resume)
+            trainer.journal = journal = begin(run, config, chosen, resume, shelf)
             stack.enter_context(_telling_what_is_left(journal, going_on(run.path, chosen.model)))
             _report_faults_to(run, train_split)
         if world.size > 1:

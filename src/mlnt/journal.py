@@ -17,6 +17,7 @@ from mlnt.errors import InputError
 from mlnt.models import is_imported
 from mlnt.packing import Tensors, copied, pack, unpack
 from mlnt.runs import CONFIG, SUMMARY, RunFolder, holds_a_run
+from mlnt.shelf import Shelf
 from mlnt.training import Journal, Stage
 
 # Where and how fast a run is computed is no matter of what it computes.
@@ -52,10 +53,13 @@ class Pace:
 
 
 class RunJournal(Journal):
-    """Writes a line of metrics.jsonl after each epoch, and checkpoints."""
+    """Writes a line of metrics.jsonl after each epoch, and checkpoints.
 
-    def __init__(self, run: RunFolder, settings: Settings) -> None:
-        self.run = run
+    `shelf` holds stages that other runs may have trained already.
+    """
+
+    def __init__(self, run: RunFolder, settings: Settings, shelf: Shelf | None = None) -> None:
+        self.run, self.shelf = run, shelf
         self.pace = Pace(settings.checkpoint_minutes)
         self.rows: list[dict[str, Any]] = []  # of the stages gone through so far
         # Ends of stages that were not worth their time: what they would have held, on the CPU.
@@ -65,6 +69,10 @@ class RunJournal(Journal):
     def load(self, stage: Stage) -> dict[str, Any] | None:
         with self.run.writing(), self.run.expect_intact():
             found = self.run.checkpoints.load(stage.file_name)
+            if found is None and self.shelf is not None:
+                found = self.shelf.take(stage)
+                if found is not None:
+                    self.left_out[stage] = found  # to go on from, whatever becomes of the shelf
             if found is not None:
                 self.rows += found["progress"]["history"]
                 self._remember(stage, found)
@@ -88,6 +96,9 @@ class RunJournal(Journal):
         must: bool = False,
     ) -> None:
         self.left_out.pop(stage, None)
+        if end and self.shelf is not None and self.shelf.lacks(stage):
+            with self.run.writing(), self.pace.measured():
+                self.shelf.put(stage, content())
         # First the ends of earlier stages: without them those would be trained again.
         for earlier in list(self.left_out):
             if must or self.pace.allows(END_SHARE):
@@ -163,8 +174,17 @@ def going_on(folder: Path, model: str) -> str:
     return shlex.join([*words, "--model", model] if is_imported(model) else words)
 
 
-def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bool) -> RunJournal:
-    """A journal for a new run, or for one that was interrupted and was begun alike."""
+def begin(
+    run: RunFolder,
+    config: dict[str, Any],
+    settings: Settings,
+    resume: bool,
+    shelf: Path | None = None,
+) -> RunJournal:
+    """A journal for a new run, or for one that was interrupted and was begun alike.
+
+    shelf: folder for stages that runs have in common.
+    """
     if run.file(CONFIG).exists():
         if not resume:  # since it was looked at first another process has begun it, perhaps ended
             raise InputError(holds_a_run(run.path))
@@ -178,7 +198,7 @@ def begin(run: RunFolder, config: dict[str, Any], settings: Settings, resume: bo
             _note_origin(run, was, config)
     else:
         run.create(config)
-    return RunJournal(run, settings)
+    return RunJournal(run, settings, None if shelf is None else Shelf(shelf, config))
 
 
 def _note_origin(run: RunFolder, was: dict[str, Any], now: dict[str, Any]) -> None:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from mlnt.errors import InputError, did_you_mean
-from mlnt.reproduce.cells import Cell, Show, Tell, check_finished, choose, plan, run_cells
+from mlnt.reproduce.cells import (
+    Cell,
+    Show,
+    Tell,
+    check_finished,
+    choose,
+    clear_shelf,
+    plan,
+    run_cells,
+)
 from mlnt.reproduce.experiments import EXPERIMENTS, Experiment
 from mlnt.reproduce.figures import draw_progress, draw_sweep, save_figure
 from mlnt.reproduce.places import Place, find_place
@@ -90,6 +99,7 @@ def run_experiment(
         check_finished(every)
     chosen = choose(every, cells)
     failed = run_cells(chosen, device, deadline, watchers, show, tell)
+    clear_shelf(every)
     usual = every[0].settings
     lines = list(experiment.lines(usual.iterations, usual.weights == "self"))
     with RunFolder(out).expect_intact():

@@ -1,6 +1,7 @@
 """Cells: a method, a noise and a seed each, run one after another; stopped and gone on with.
 
-Several processes may run the cells of one folder: each takes the next that nobody is at.
+Several processes may run the cells of one folder: each takes the next that nobody is at. Stages
+that cells have in common are trained once and lie on a shelf beside them.
 
 plan -> choose -> run_cells -> summaries of the finished ones
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mlnt import api
+from mlnt.checkpoints import Checkpoints
 from mlnt.config import Settings, fields_by_name, make_settings, settings_from
 from mlnt.errors import Busy, InputError, Stopped, StorageError, TrainingError
 from mlnt.reproduce.experiments import Experiment, swept_value
@@ -24,6 +26,7 @@ from mlnt.reproduce.places import Place
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 from mlnt.training import Watcher
 
+SHELF = "first-stages"
 Show = Callable[[], AbstractContextManager[Watcher]]
 Tell = Callable[[str], object]
 
@@ -40,6 +43,7 @@ class Cell:
     seed: int
     data: Mapping[str, Any]  # the arguments that name the data
     settings: Settings
+    shelf: Path | None = None  # of stages that it has in common with other cells
 
     @property
     def is_finished(self) -> bool:
@@ -60,6 +64,7 @@ def plan(
         if name in changed:
             raise InputError(f"the cells differ in their {name}, which cannot be set for all")
     cells = []
+    shelf = out / SHELF if _have_stages_in_common(experiment) else None
     for seed, method, noise, setting in _combinations(experiment, place, seeds):
         data, settings = _split(place.arguments(noise))
         settings |= {**place.fast, **experiment.settings, "method": method, "seed": seed, **changed}
@@ -70,8 +75,14 @@ def plan(
         name = "/".join(part for part in parts if part)
         folder = out / f"seed-{seed}" if experiment.flat else out / "cells" / name
         chosen = make_settings(place.preset, **settings)
-        cells.append(Cell(name, folder, method, noise, setting, seed, data, chosen))
+        cells.append(Cell(name, folder, method, noise, setting, seed, data, chosen, shelf))
     return cells
+
+
+def _have_stages_in_common(experiment: Experiment) -> bool:
+    """Whether several cells have the same labels; cross entropy seldom is one of its own."""
+    others = [method for method in experiment.methods if method != "cross_entropy"]
+    return not experiment.flat and sum(len(experiment.settings_of(m)) for m in others) > 1
 
 
 def _combinations(
@@ -187,5 +198,13 @@ def run_cell(cell: Cell, device: str, deadline: float, watchers: Sequence[Watche
         resume=True,
         deadline=deadline,
         watchers=watchers,
+        shelf=cell.shelf,
         **settings,
     )
+
+
+def clear_shelf(cells: Sequence[Cell]) -> None:
+    """Once every cell is finished, nobody needs what they had in common."""
+    if all(cell.is_finished for cell in cells):
+        for shelf in {cell.shelf for cell in cells if cell.shelf is not None}:
+            Checkpoints(shelf).remove()
