@@ -63,7 +63,23 @@ class TestWhatIsSimilar:
         found = similarity(describer, copy.deepcopy(describer), False, monkeypatch)
         assert found == [[[4, 3], [0, 1], [2, 0], [4, 3]]]
 
-    def test_a_led_one_is_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("sees_more", [False, True])
+    def test_a_led_one_is_asked_if_it_sees_more(
+        self, sees_more: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compared = []
+
+        def comparison(*arguments: Any) -> bool:
+            compared.append([[f.tolist() for f in some] for some in arguments[2:4]])
+            return sees_more
+
+        monkeypatch.setattr(judging, "says_more", comparison)
+        found = similarity(network(SAME), network(SWAPPED), True, monkeypatch)
+        of_describer, of_model = [[3, 4], [1, 0], [0, 2], [3, 4]], [[4, 3], [0, 1], [2, 0], [4, 3]]
+        assert compared == [[[of_describer], [of_describer, of_model]]]
+        assert found == ([of_describer, of_model] if sees_more else [of_describer])
+
+    def test_one_held_out_label_shows_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = similarity(network(SAME), network(SWAPPED), True, monkeypatch)
         assert found == [[[3, 4], [1, 0], [0, 2], [3, 4]]]
 

@@ -17,6 +17,7 @@ from mlnt.noise_model import (
     mean_of,
     most_similar,
     noise_rate,
+    says_more,
     unmix,
 )
 
@@ -54,6 +55,12 @@ class TestParts:
             others.sort(key=lambda other: abs(float(angles_N[other] - angles_N[place])))
             assert set(found[:5]) == set(others[:5]), place
             assert place not in found
+
+    def test_most_similar_of_some(self) -> None:
+        features_ND = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+        asked_N = torch.tensor([30, 2, 7])
+        expected = most_similar([features_ND], 5)[asked_N]
+        assert torch.equal(most_similar([features_ND], 5, asked_N), expected)
 
     def test_mean_over_places(self) -> None:
         values_NC = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
@@ -278,6 +285,48 @@ class TestWhole:
         there = judge(labels_N.cuda(), probabilities_NC.cuda(), [features_ND.cuda()])
         torch.testing.assert_close(there.wrong.cpu(), here.wrong, atol=0.02, rtol=0)
         assert there.noise_rate == pytest.approx(here.noise_rate, abs=1e-3)
+
+
+class TestWhoSeesMore:
+    """2,000 samples of four classes, 30 % of the labels wrong, the last 500 held out."""
+
+    truth_N, labels_N = noisy(2000, 4, 0.3, seed=12)
+    held_out_N = torch.arange(2000) >= 1500
+    answers_NC = opinions(truth_N, 4, 13, sure=3.0)
+
+    def features(self, spread: float, of_N: Tensor | None = None, seed: int = 14) -> Tensor:
+        """In four groups, those of the true classes unless `of_N` says others."""
+        drawn_ND = torch.randn(2000, 4, generator=torch.Generator().manual_seed(seed))
+        return torch.eye(4)[self.truth_N if of_N is None else of_N] + spread * drawn_ND
+
+    def asked(self, one: Tensor, other: Tensor, held_out_N: Tensor | None = None) -> bool:
+        held_out_N = self.held_out_N if held_out_N is None else held_out_N
+        return says_more(self.labels_N, self.answers_NC, [one], [other], held_out_N)
+
+    def test_who_tells_the_classes_apart(self) -> None:
+        clear_ND, blurred_ND = self.features(0.2), self.features(1.5)
+        assert self.asked(blurred_ND, clear_ND)
+        assert not self.asked(clear_ND, blurred_ND)
+
+    def test_nobody_who_is_as_good(self) -> None:
+        one_ND, other_ND = self.features(0.5), self.features(0.5, seed=15)
+        assert not self.asked(one_ND, one_ND)
+        assert not self.asked(one_ND, other_ND)
+        assert not self.asked(other_ND, one_ND)
+
+    def test_not_who_groups_by_labels_learnt_by_heart(self) -> None:
+        """Of what was trained on the labels as given, of what was not the truth less clearly."""
+        seen_N = torch.where(self.held_out_N, self.truth_N, self.labels_N)
+        by_heart_ND = self.features(0.2, seen_N)
+        by_heart_ND[self.held_out_N] = self.features(1.0)[self.held_out_N]
+        assert not self.asked(self.features(0.8), by_heart_ND)
+
+    def test_few_held_out_labels_do_not_tell(self) -> None:
+        better, few_N = (self.features(1.5), self.features(0.2)), torch.arange(2000) >= 1998
+        assert not self.asked(*better, few_N)
+        assert not self.asked(*better, torch.arange(2000) >= 1999)
+        assert not self.asked(*better, torch.zeros(2000, dtype=torch.bool))
+        assert not self.asked(*better, torch.ones(2000, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(

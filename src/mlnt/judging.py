@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mlnt.data.dataset import Split
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.evaluation import extract_features, predict_probabilities, readable
-from mlnt.noise_model import Judgement, judge
+from mlnt.noise_model import Judgement, judge, says_more
 
 
 @dataclass
@@ -19,8 +19,8 @@ class Judge:
     """Judges labels by models, one after another: by what each says of similar samples.
 
     What is similar, the describer sees for all, and a model that nobody led sees it too: few wrong
-    labels are learnt by heart by both. A led one has learnt what its mentor kept, and would see
-    that confirmed.
+    labels are learnt by heart by both. A led one has learnt what its mentor kept, and may see that
+    confirmed: it is asked too where held-out labels show that it sees more.
     """
 
     train: Split
@@ -40,16 +40,17 @@ class Judge:
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
         features, seen_N = [self.features(model)], self._seen()
-        if self.describer is not None and not is_led and not _are_alike(model, self.describer):
+        if self.describer is not None and not _are_alike(model, self.describer):
             features.append(self._describe(model))
         if seen_N.all():
-            return judge(labels_N, probabilities_NC, features, held_out_N)
+            return _judged(labels_N, probabilities_NC, features, held_out_N, is_led)
         return _in_their_places(
-            judge(
+            _judged(
                 labels_N[seen_N],
                 probabilities_NC[seen_N],
                 [features_ND[seen_N] for features_ND in features],
                 held_out_N[seen_N],
+                is_led,
             ),
             seen_N,
             labels_N,
@@ -79,6 +80,24 @@ class Judge:
         return torch.cat(
             [extract_features(network, split.inputs, self.world) for split in self._splits()]
         )
+
+
+def _judged(
+    labels_N: Tensor,
+    probabilities_NC: Tensor,
+    features: list[Tensor],
+    held_out_N: Tensor,
+    is_led: bool,
+) -> Judgement:
+    """`features` are the describer's and, where that is another network, the model's own."""
+    arguments = labels_N, probabilities_NC
+    if (
+        is_led
+        and len(features) > 1
+        and not says_more(*arguments, features[:1], features, held_out_N)
+    ):
+        features = features[:1]
+    return judge(*arguments, features, held_out_N)
 
 
 def _are_alike(model: nn.Module, other: nn.Module) -> bool:

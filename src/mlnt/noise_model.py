@@ -46,6 +46,9 @@ WARINESS = 3.0
 RISE_OF_PEOPLE, RISE_OF_DOUBT = 1 / 6, 0.5
 RISE_SPREAD = 0.04  # how different it is in different data: a larger standard error says little
 
+SURELY = 2.0  # standard errors
+LEAST_EXPECTED = 1e-4  # probability of a label: one that nobody expected must not decide alone
+
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
 FITTED = 20_000  # samples that T is found by
 CHUNK = 4_096
@@ -85,7 +88,7 @@ def judge(
               not trained on the sample
     held_out  [N] bool: labels that no network was trained on; None: all of them
     """
-    device = torch.device("cuda" if probabilities_NC.is_cuda else "cpu")  # others lack float64
+    device = _counting_device(probabilities_NC)
     labels_N = labels_N.to(device)
     own_NC = probabilities_NC.to(device, torch.float64)
     held_out_N = torch.ones_like(labels_N) if held_out_N is None else held_out_N
@@ -123,6 +126,10 @@ def judge(
     )
 
 
+def _counting_device(tensor: Tensor) -> torch.device:
+    return torch.device("cuda" if tensor.is_cuda else "cpu")  # others lack float64
+
+
 def learnt_by_heart(own_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> float:
     """Of the labels it would not have guessed, the share that the network repeats after training.
 
@@ -137,26 +144,61 @@ def learnt_by_heart(own_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> flo
     return min(max((trained - held_out) / max(1 - held_out, TINY), 0.0), 1.0)
 
 
-def most_similar(features: Sequence[Tensor], neighbours: int) -> Tensor:
+def most_similar(
+    features: Sequence[Tensor], neighbours: int, asked_N: Tensor | None = None
+) -> Tensor:
     """The places [N, K] of the most similar others, the nearest first: by cosine, or by the sum of
-    cosines where several networks describe the samples."""
+    cosines where several networks describe the samples. Of the places `asked_N`, or of all."""
     count, device = len(features[0]), features[0].device
     searched_R = _some(count, SEARCHED).to(device)
     neighbours = min(neighbours, len(searched_R) - 1)
     searched_RD = _unit(features, searched_R)
+    asked_N = torch.arange(count, device=device) if asked_N is None else asked_N.to(device)
     found = []
-    for start in range(0, count, CHUNK):
-        part_ND = _unit(features, slice(start, start + CHUNK))
+    for part_N in asked_N.split(CHUNK):
         # In bfloat16 hundreds would be equally near.
         with torch.autocast(device.type, enabled=False):
-            similar_NR = part_ND @ searched_RD.T
-        own_R = (searched_R >= start) & (searched_R < start + CHUNK)
-        similar_NR[searched_R[own_R] - start, own_R.nonzero().squeeze(1)] = -torch.inf
+            similar_NR = _unit(features, part_N) @ searched_RD.T
+        # Where each would stand among the searched: that is itself.
+        place_N = torch.searchsorted(searched_R, part_N).clamp(max=len(searched_R) - 1)
+        itself_N = (searched_R[place_N] == part_N).nonzero().squeeze(1)
+        similar_NR[itself_N, place_N[itself_N]] = -torch.inf
         found.append(searched_R[similar_NR.topk(neighbours, dim=1).indices])
     return torch.cat(found)
 
 
-def _unit(features: Sequence[Tensor], places: Tensor | slice) -> Tensor:
+def says_more(
+    labels_N: Tensor,
+    probabilities_NC: Tensor,
+    features: Sequence[Tensor],
+    others: Sequence[Tensor],
+    held_out_N: Tensor,
+) -> bool:
+    """Whether neighbours by `others` surely say more of held-out labels than those by `features`.
+
+    By the mean of log p(yᵢ | i), p(y | i) = Σ_c p̄ᵢ_c T_cy: p̄ are the means over the neighbours, T
+    is found by labels that were trained on. A network that has learnt these by heart, and sees them
+    confirmed by its features, takes them for surer than held-out ones turn out to be.
+    """
+    if held_out_N.all() or int(held_out_N.sum()) < 2:
+        return False
+    device = _counting_device(probabilities_NC)
+    labels_N, own_NC = labels_N.to(device), probabilities_NC.to(device, torch.float64)
+    asked, trained = (part.nonzero().squeeze(1).to(device) for part in (held_out_N, ~held_out_N))
+    trained = trained[_some(len(trained), FITTED).to(device)]
+
+    def of_held_out(described: Sequence[Tensor]) -> Tensor:
+        around_NK = most_similar(described, NEIGHBOURS, torch.cat([trained, asked])).to(device)
+        smooth_NC = mean_of(own_NC, around_NK)
+        transition_CC = fit_transition(smooth_NC[: len(trained)], labels_N[trained])
+        expected_NC = smooth_NC[len(trained) :] @ transition_CC
+        return expected_NC.gather(1, labels_N[asked][:, None]).clamp(min=LEAST_EXPECTED).log()
+
+    gain_N = of_held_out(others) - of_held_out(features)
+    return float(gain_N.mean()) > SURELY * math.sqrt(float(gain_N.var()) / len(gain_N))
+
+
+def _unit(features: Sequence[Tensor], places: Tensor) -> Tensor:
     """Those of all networks side by side, as long as 1 each."""
     normalize = torch.nn.functional.normalize
     return torch.cat([normalize(f_ND[places].float(), dim=1) for f_ND in features], dim=1)
@@ -164,7 +206,7 @@ def _unit(features: Sequence[Tensor], places: Tensor | slice) -> Tensor:
 
 def mean_of(values_NC: Tensor, places_NK: Tensor) -> Tensor:
     """Mean over K of values[places[i, k]]."""
-    total_NC = torch.zeros_like(values_NC)
+    total_NC = values_NC.new_zeros(len(places_NK), values_NC.shape[1])
     for places_N in places_NK.unbind(1):  # K small sums instead of one of N × K × C numbers
         total_NC += values_NC[places_N]
     return total_NC / places_NK.shape[1]
