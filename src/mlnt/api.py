@@ -90,7 +90,7 @@ def train(
     resume: bool = False,
     deadline: float = math.inf,
     watchers: Sequence[Watcher] = (),
-    shelf: Path | None = None,
+    shelf: str | Path | None = None,
     **settings: Any,
 ) -> Training:
     """Train on noisy labels.
@@ -101,7 +101,8 @@ def train(
     model    a name, a network (each stage starts from a copy of it), or a function that makes one
     resume   go on with an unfinished run that lies in `out`, begun with the same data and settings
     deadline by time.monotonic: stops before it, in the middle of an epoch too; raises `Stopped`
-    shelf    folder in which runs on the same data keep the stages that they have in common
+    shelf    folder in which runs on the same data keep the stages that they have in common; not
+             with a network or weights of your own
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
     began = time.perf_counter()
@@ -162,7 +163,8 @@ def train(
             config["job"] = job()
             config |= {"machine": machine_name(device), "commit": commit()}
             stack.enter_context(run.locked())
-            trainer.journal = journal = begin(run, config, chosen, resume, shelf)
+            shared = shelf if own_model is None and _is_ours(chosen) else None
+            trainer.journal = journal = begin(run, config, chosen, resume, shared)
             stack.enter_context(_telling_what_is_left(journal, going_on(run.path, chosen.model)))
             _report_faults_to(run, train_split)
         if world.size > 1:
@@ -198,6 +200,11 @@ def train(
 def _check(network: nn.Module, settings: Settings, train: Split, classes: int) -> None:
     check_output(network, first_of(train.inputs, 2), classes)
     check_network(settings, train, network)
+
+
+def _is_ours(settings: Settings) -> bool:
+    """Whether the settings say all about the network that training begins with."""
+    return settings.weights in WEIGHTS and not is_imported(settings.model)
 
 
 def _opened(

@@ -68,7 +68,7 @@ class Checkpoints:
         tensors = _in_order(tensors)
         header = _header(tensors, {"content": text, "sha256": checksum_of(text, tensors)})
         if not self.folder.is_dir():
-            self.folder.mkdir()
+            self.folder.mkdir(exist_ok=True)
             flush_folder(self.folder.parent)
 
         def write_and_read_back(aside: Path) -> None:

@@ -69,13 +69,15 @@ class RunJournal(Journal):
     def load(self, stage: Stage) -> dict[str, Any] | None:
         with self.run.writing(), self.run.expect_intact():
             found = self.run.checkpoints.load(stage.file_name)
-            if found is None and self.shelf is not None:
+            if found is not None:
+                self._remember(stage, found)
+                self.shelf = None  # what lies there may have come of another beginning
+            elif self.shelf is not None:
                 found = self.shelf.take(stage)
                 if found is not None:
                     self.left_out[stage] = found  # to go on from, whatever becomes of the shelf
             if found is not None:
                 self.rows += found["progress"]["history"]
-                self._remember(stage, found)
             # Lines of epochs that came after the checkpoint will be written again.
             self.run.rewrite_metrics(self.rows)
         return found
@@ -96,9 +98,6 @@ class RunJournal(Journal):
         must: bool = False,
     ) -> None:
         self.left_out.pop(stage, None)
-        if end and self.shelf is not None and self.shelf.lacks(stage):
-            with self.run.writing(), self.pace.measured():
-                self.shelf.put(stage, content())
         # First the ends of earlier stages: without them those would be trained again.
         for earlier in list(self.left_out):
             if must or self.pace.allows(END_SHARE):
@@ -107,6 +106,19 @@ class RunJournal(Journal):
             self._write(stage, content)
         elif end:
             self.left_out[stage] = copied(content())
+        if end:
+            self._share(stage, content)
+
+    def _share(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
+        """Put a finished stage on the shelf."""
+        if self.shelf is None:
+            return
+        is_first = self.shelf.lacks(stage)
+        if is_first:
+            with self.pace.measured():
+                self.shelf.put(stage, content())
+        if not is_first or self.shelf.lacks(stage):
+            self.shelf = None  # what follows there has come of another's stage, or will
 
     def _write(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
         with self.run.writing(), self.pace.measured():
@@ -179,7 +191,7 @@ def begin(
     config: dict[str, Any],
     settings: Settings,
     resume: bool,
-    shelf: Path | None = None,
+    shelf: str | Path | None = None,
 ) -> RunJournal:
     """A journal for a new run, or for one that was interrupted and was begun alike.
 
@@ -198,7 +210,7 @@ def begin(
             _note_origin(run, was, config)
     else:
         run.create(config)
-    return RunJournal(run, settings, None if shelf is None else Shelf(shelf, config))
+    return RunJournal(run, settings, None if shelf is None else Shelf(Path(shelf), config))
 
 
 def _note_origin(run: RunFolder, was: dict[str, Any], now: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ class Judge:
 
     What is similar, the describer sees for all, and a model that nobody led sees it too: few wrong
     labels are learnt by heart by both. A led one has learnt what its mentor kept, and may see that
-    confirmed: it is asked too where held-out labels show that it sees more.
+    confirmed: it is asked too only where held-out labels show that it sees more.
     """
 
     train: Split
@@ -40,21 +40,35 @@ class Judge:
             labels_N = torch.cat([labels_N, held_out.given_labels])
             held_out_N = torch.cat([held_out_N, torch.ones(len(held_out), dtype=torch.bool)])
         features, seen_N = [self.features(model)], self._seen()
-        if self.describer is not None and not _are_alike(model, self.describer):
+        may_be_asked = not is_led or held_out is not None
+        if self.describer is not None and may_be_asked and not _are_alike(model, self.describer):
             features.append(self._describe(model))
         if seen_N.all():
-            return _judged(labels_N, probabilities_NC, features, held_out_N, is_led)
-        return _in_their_places(
-            _judged(
-                labels_N[seen_N],
-                probabilities_NC[seen_N],
-                [features_ND[seen_N] for features_ND in features],
-                held_out_N[seen_N],
-                is_led,
-            ),
-            seen_N,
-            labels_N,
+            return self._judge(labels_N, probabilities_NC, features, held_out_N, is_led)
+        judgement = self._judge(
+            labels_N[seen_N],
+            probabilities_NC[seen_N],
+            [features_ND[seen_N] for features_ND in features],
+            held_out_N[seen_N],
+            is_led,
         )
+        return _in_their_places(judgement, seen_N, labels_N)
+
+    def _judge(
+        self,
+        labels_N: Tensor,
+        probabilities_NC: Tensor,
+        features: list[Tensor],
+        held_out_N: Tensor,
+        is_led: bool,
+    ) -> Judgement:
+        """`features`: the describer's, then the model's own where that may be asked too."""
+        if is_led and len(features) > 1:
+            alone = features[:1]
+            sees_more = says_more(labels_N, probabilities_NC, alone, features, held_out_N)
+            # Several processes must come to the same end, however close it is.
+            features = features if self.world.share(sees_more) else alone
+        return judge(labels_N, probabilities_NC, features, held_out_N)
 
     def _splits(self) -> list[Split]:
         return [split for split in (self.train, self._held_out()) if split is not None]
@@ -80,24 +94,6 @@ class Judge:
         return torch.cat(
             [extract_features(network, split.inputs, self.world) for split in self._splits()]
         )
-
-
-def _judged(
-    labels_N: Tensor,
-    probabilities_NC: Tensor,
-    features: list[Tensor],
-    held_out_N: Tensor,
-    is_led: bool,
-) -> Judgement:
-    """`features` are the describer's and, where that is another network, the model's own."""
-    arguments = labels_N, probabilities_NC
-    if (
-        is_led
-        and len(features) > 1
-        and not says_more(*arguments, features[:1], features, held_out_N)
-    ):
-        features = features[:1]
-    return judge(*arguments, features, held_out_N)
 
 
 def _are_alike(model: nn.Module, other: nn.Module) -> bool:

@@ -21,7 +21,7 @@ has learnt the others by heart.) Noise put in by a program does not care how har
 people are wrong where it is hard, and where it is a little harder a little more often. That can be
 seen among samples that q hardly doubts, and says which end is nearer: see `doubt_is_noise`.
 
-Axes: N samples, R of them searched for neighbours, K neighbours, C classes, D features.
+Axes: N samples, H of them held out, R searched for neighbours, K neighbours, C classes, D features.
 """
 
 import math
@@ -46,7 +46,7 @@ WARINESS = 3.0
 RISE_OF_PEOPLE, RISE_OF_DOUBT = 1 / 6, 0.5
 RISE_SPREAD = 0.04  # how different it is in different data: a larger standard error says little
 
-SURELY = 2.0  # standard errors
+SURELY, FEWEST_TO_TELL = 2.0, 30  # standard errors; held-out labels
 LEAST_EXPECTED = 1e-4  # probability of a label: one that nobody expected must not decide alone
 
 SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
@@ -177,25 +177,26 @@ def says_more(
     """Whether neighbours by `others` surely say more of held-out labels than those by `features`.
 
     By the mean of log p(yᵢ | i), p(y | i) = Σ_c p̄ᵢ_c T_cy: p̄ are the means over the neighbours, T
-    is found by labels that were trained on. A network that has learnt these by heart, and sees them
-    confirmed by its features, takes them for surer than held-out ones turn out to be.
+    is found by labels that were trained on. It tells who tells the classes apart, not who has
+    learnt wrong labels by heart: held-out ones nobody has learnt.
     """
-    if held_out_N.all() or int(held_out_N.sum()) < 2:
+    held_out, trained = (part.nonzero().squeeze(1).cpu() for part in (held_out_N, ~held_out_N))
+    if len(held_out) < FEWEST_TO_TELL or len(trained) == 0:
         return False
     device = _counting_device(probabilities_NC)
     labels_N, own_NC = labels_N.to(device), probabilities_NC.to(device, torch.float64)
-    asked, trained = (part.nonzero().squeeze(1).to(device) for part in (held_out_N, ~held_out_N))
-    trained = trained[_some(len(trained), FITTED).to(device)]
+    trained, held_out = (part[_some(len(part), FITTED)].to(device) for part in (trained, held_out))
 
     def of_held_out(described: Sequence[Tensor]) -> Tensor:
-        around_NK = most_similar(described, NEIGHBOURS, torch.cat([trained, asked])).to(device)
+        around_NK = most_similar(described, NEIGHBOURS, torch.cat([trained, held_out])).to(device)
         smooth_NC = mean_of(own_NC, around_NK)
         transition_CC = fit_transition(smooth_NC[: len(trained)], labels_N[trained])
-        expected_NC = smooth_NC[len(trained) :] @ transition_CC
-        return expected_NC.gather(1, labels_N[asked][:, None]).clamp(min=LEAST_EXPECTED).log()
+        expected_HC = smooth_NC[len(trained) :] @ transition_CC
+        expected_H = expected_HC.gather(1, labels_N[held_out][:, None]).squeeze(1)
+        return expected_H.clamp(min=LEAST_EXPECTED).log()
 
-    gain_N = of_held_out(others) - of_held_out(features)
-    return float(gain_N.mean()) > SURELY * math.sqrt(float(gain_N.var()) / len(gain_N))
+    gain_H = of_held_out(others) - of_held_out(features)
+    return float(gain_H.mean()) > SURELY * math.sqrt(float(gain_H.var()) / len(gain_H))
 
 
 def _unit(features: Sequence[Tensor], places: Tensor) -> Tensor:

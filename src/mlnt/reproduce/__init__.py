@@ -99,7 +99,7 @@ def run_experiment(
         check_finished(every)
     chosen = choose(every, cells)
     failed = run_cells(chosen, device, deadline, watchers, show, tell)
-    clear_shelf(every)
+    clear_shelf(choose(every, None))
     usual = every[0].settings
     lines = list(experiment.lines(usual.iterations, usual.weights == "self"))
     with RunFolder(out).expect_intact():

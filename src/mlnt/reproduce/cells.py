@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from mlnt import api
-from mlnt.checkpoints import Checkpoints
 from mlnt.config import Settings, fields_by_name, make_settings, settings_from
 from mlnt.errors import Busy, InputError, Stopped, StorageError, TrainingError
 from mlnt.reproduce.experiments import Experiment, swept_value
 from mlnt.reproduce.naming import what_counts
 from mlnt.reproduce.places import Place
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
+from mlnt.shelf import clear
 from mlnt.training import Watcher
 
 SHELF = "first-stages"
@@ -207,4 +207,4 @@ def clear_shelf(cells: Sequence[Cell]) -> None:
     """Once every cell is finished, nobody needs what they had in common."""
     if all(cell.is_finished for cell in cells):
         for shelf in {cell.shelf for cell in cells if cell.shelf is not None}:
-            Checkpoints(shelf).remove()
+            clear(shelf)
