@@ -5,7 +5,6 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import mlnt
+from mlnt import shelf
 from mlnt.checkpoints import Checkpoints
 from mlnt.config import make_settings
 from mlnt.errors import Stopped, StorageError
@@ -26,7 +26,7 @@ QUICK = {"epochs": 2, "sets": 1, "batch_size": 64, "weights": "self", "iteration
 
 
 @pytest.fixture
-def epochs_trained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+def epochs_trained(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many epochs of each stage have been trained, whoever asked for them."""
     counted: Counter[str] = Counter()
     original = Trainer._epoch
@@ -140,19 +140,19 @@ def test_a_shelf_only_saves_time(
     trouble: str,
 ) -> None:
     leave_out_reports(monkeypatch)
-    shelf = tmp_path / "shelf"
-    shelf.write_text("no folder")
+    folder = tmp_path / "shelf"
+    folder.write_text("no folder")
     if trouble == "unreadable":
 
         def refuse(self: Checkpoints, name: str) -> None:
-            if self.folder == shelf:
+            if self.folder == folder:
                 raise StorageError("cannot read it")
 
         monkeypatch.setattr(Checkpoints, "load", refuse)
     train_digits(tmp_path / "alone")
     with caplog.at_level(logging.WARNING):
-        train_digits(tmp_path / "run", shelf=str(shelf))
-    assert f"{shelf} is of no use" in caplog.text
+        train_digits(tmp_path / "run", shelf=str(folder))
+    assert f"{folder} is of no use" in caplog.text
     assert_same_end(tmp_path / "run", tmp_path / "alone")
 
 
@@ -172,9 +172,9 @@ def test_who_was_slower_keeps_to_its_own_beginning(
 ) -> None:
     """Cross entropy on the shelf came of another's features: on a GPU those would differ."""
     leave_out_reports(monkeypatch)
-    shelf = tmp_path / "shelf"
-    train_digits(tmp_path / "first", shelf=shelf, weights="self")
-    hidden = {path: path.rename(path.with_suffix(".hidden")) for path in shelf.iterdir()}
+    folder = tmp_path / "shelf"
+    train_digits(tmp_path / "first", shelf=folder, weights="self")
+    hidden = {path: path.rename(path.with_suffix(".hidden")) for path in folder.iterdir()}
     original = Shelf.lacks
 
     def put_back(self: Shelf, stage: Stage) -> bool:
@@ -185,7 +185,7 @@ def test_who_was_slower_keeps_to_its_own_beginning(
 
     monkeypatch.setattr(Shelf, "lacks", put_back)
     epochs_trained.clear()
-    train_digits(tmp_path / "second", shelf=shelf, weights="self")
+    train_digits(tmp_path / "second", shelf=folder, weights="self")
     assert epochs_trained["contrastive"] == epochs_trained["cross_entropy"] == 1
 
 
@@ -205,25 +205,41 @@ class TestWhatFirstStagesDependOn:
     @pytest.mark.parametrize(
         "change",
         [
-            {"method": "iterative"}, {"iterations": 1}, {"sets": 7}, {"alpha": 0.3}, {"tau": 0.2},
-            {"led_weight_decay": 1e-3}, {"checkpoint_minutes": 1.0},
+            {"method": "iterative"},
+            {"iterations": 1},
+            {"sets": 7},
+            {"alpha": 0.3},
+            {"tau": 0.2},
+            {"led_weight_decay": 1e-3},
+            {"checkpoint_minutes": 1.0},
         ],
-    )  # fmt: skip
+    )
     def test_not_on_what_comes_later(self, change: dict[str, Any]) -> None:
         assert digest_of_beginning(self.config(**change)) == digest_of_beginning(self.config())
 
     @pytest.mark.parametrize(
         "change",
         [
-            {"seed": 1}, {"epochs": 3}, {"lr": 0.1}, {"weights": "self"}, {"self_epochs": 9},
-            {"model": "mlp"}, {"noise": "symmetric:0.1"}, {"validation": "clean"},
-            {"precision": "float64"}, {"cutout": 2}, {"deterministic": True}, {"eta": 0.3},
+            {"seed": 1},
+            {"epochs": 3},
+            {"lr": 0.1},
+            {"weights": "self"},
+            {"self_epochs": 9},
+            {"model": "mlp"},
+            {"noise": "symmetric:0.1"},
+            {"validation": "clean"},
+            {"precision": "float64"},
+            {"cutout": 2},
+            {"deterministic": True},
+            {"eta": 0.3},
         ],
-    )  # fmt: skip
+    )
     def test_on_other_settings(self, change: dict[str, Any]) -> None:
         assert digest_of_beginning(self.config(**change)) != digest_of_beginning(self.config())
 
-    def test_on_data_code_and_machine(self) -> None:
+    def test_on_data_code_and_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first = digest_of_beginning(self.config())
         for name in ("data", "noise", "commit", "machine", "torch", "python"):
             assert digest_of_beginning({**self.config(), name: "another"}) != first
+        monkeypatch.setattr(shelf, "_digest_of_code", lambda: "of changed files")
+        assert digest_of_beginning(self.config()) != first
