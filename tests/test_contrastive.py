@@ -245,6 +245,8 @@ def test_labels_reach_the_last_layer_and_nothing_else() -> None:
     ("samples", "batch_size", "self_epochs", "expected"),
     [
         (45_000, 128, 96, (512, 96, 0.4)),
+        (45_000, 512, 96, (512, 96, 0.2)),
+        (45_000, 1024, 96, (1024, 96, 0.2)),
         (1215, 128, "same", (151, 40, 0.2 * math.sqrt(151 / 128))),
         (100, 64, "same", (64, 40, 0.2)),
     ],

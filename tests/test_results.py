@@ -214,8 +214,10 @@ def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
     page = (tmp_path / PAGE).read_text(encoding="utf-8")
     commands = re.findall("^mlnt .*", page, flags=re.MULTILINE)
     assert commands == [
-        "mlnt reproduce table1 --data CIFAR10 --cells mlnt/symmetric-0.5 --seeds 4"
-        "  # and the settings in config.json",
+        "mlnt reproduce table1 --data CIFAR10 --cells mlnt/symmetric-0.5 --seeds 4 "
+        "--set model=resnet50 --set weights=imagenet --set alpha=0.02 --set eta=0.0008 "
+        "--set tau=0.3 --set epochs=3 --set batch_size=32 --set lr=0.0008 --set weight_decay=0.001 "
+        f"--set fall_at=1 --set warmup={2000 / 93_750:g} --set crop_padding=0",
         "mlnt train CIFAR10 --preset cifar10-fast --noise matrix:t.csv --validation noisy "
         "--method mlnt --seed 0",
         "mlnt train CIFAR10 --preset cifar10 --noise symmetric:0.2 --validation clean "
@@ -251,18 +253,18 @@ def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(InputError, match=r"are both .*seed-0; give one"):
         write_results([tmp_path / "a", tmp_path / "again"], results)
     # As if the preset had changed since: the same name, other settings.
-    fast = {"a": make_run(tmp_path / "new-0", epochs=30), "b": make_run(tmp_path / "new-1",
-            epochs=30, seed=1)}  # fmt: skip
-    monkeypatch.setattr("mlnt.reproduce.naming._differences", lambda preset, settings: [])
+    fast = {"a": make_run(tmp_path / "new-0", epochs=31), "b": make_run(tmp_path / "new-1",
+            epochs=31, seed=1)}  # fmt: skip
+    monkeypatch.setattr("mlnt.reproduce.naming.differences", lambda preset, settings: [])
     usual = make_settings("cifar10-fast").epochs
-    with pytest.raises(InputError, match=rf"holds another run \(epochs={usual}, now 30"):
+    with pytest.raises(InputError, match=rf"holds another run \(epochs={usual}, now 31"):
         write_results([fast["a"]], results)
     with pytest.raises(InputError, match="would be averaged, but differ"):
         write_results([fast["a"]], results, replace=True)
     assert contents(results) == before, "what is refused leaves nothing behind"
     write_results(list(fast.values()), results, replace=True)
     epochs = {json.loads(p.read_text())["settings"]["epochs"] for p in results.rglob("config.json")}
-    assert epochs == {30}
+    assert epochs == {31}
 
 
 def test_command_names_what_is_unfinished(

@@ -207,6 +207,7 @@ class TestWhatFirstStagesDependOn:
         [
             {"method": "iterative"},
             {"iterations": 1},
+            {"last_epochs": 7},
             {"sets": 7},
             {"alpha": 0.3},
             {"tau": 0.2},

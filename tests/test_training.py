@@ -288,6 +288,34 @@ def test_the_class_loss_sees_only_what_the_mentor_kept(monkeypatch: pytest.Monke
     assert len(seen["all"]) > kept
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"iterations": 3}, {"cross_entropy 0": 2, "mlnt 1": 2, "mlnt 2": 2, "mlnt 3": 5}),
+        ({"iterations": 1}, {"cross_entropy 0": 2, "mlnt 1": 2}),  # nobody led it
+        ({"method": "iterative"}, {"iterative 1": 2, "iterative 2": 5}),
+        ({"method": "forward"}, {"cross_entropy 0": 2, "forward 1": 5}),
+        (
+            {"method": "joint_optimization"},
+            {"joint_optimization 1": 5, "joint_optimization 2": 5},
+        ),
+        ({"method": "cross_entropy"}, {"cross_entropy 0": 2}),
+    ],
+)
+def test_what_comes_last_may_take_longer(
+    given: dict[str, object], expected: dict[str, int]
+) -> None:
+    """And its rates fall over all of it."""
+    settings = quick(epochs=2, last_epochs=5, fall="linear", fall_at=0.0, batch_size=32, **given)
+    rows = mlnt.train(blobs(), **settings).history
+    last = {f"{row['method']} {row['iteration']}": row for row in rows}
+    assert {name: row["epoch"] for name, row in last.items()} == expected
+    for name, row in last.items():
+        if name != "joint_optimization 1":  # its rate does not fall
+            steps = 6 * expected[name]  # 216 of 240 samples are trained on
+            assert row["lr"] == pytest.approx(0.1 / steps)
+
+
 @pytest.mark.parametrize("method", ["mlnt", "mean_teacher", "iterative"])
 @pytest.mark.parametrize(("led", "expected"), [("same", [0.01, 0.01]), (0.3, [0.01, 0.3])])
 def test_weight_decay_once_a_mentor_filters(

@@ -86,6 +86,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         tau: float | str | None = None,
         lam: float | None = None,
         epochs: int | None = None,
+        last_epochs: int | str | None = None,
         self_epochs: int | str | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
@@ -114,6 +115,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         self.tau = tau
         self.lam = lam
         self.epochs = epochs
+        self.last_epochs = last_epochs
         self.self_epochs = self_epochs
         self.batch_size = batch_size
         self.lr = lr

@@ -158,8 +158,11 @@ def run_iterations(
     """
     led = Led([], judge=judge)
     candidates = [] if leader is None else [leader]
-    for iteration in range(1, trainer.settings.iterations + 1):
+    iterations = trainer.settings.iterations
+    for iteration in range(1, iterations + 1):
         mentor, kept = None, None
+        if iteration == iterations > 1:
+            trainer = trainer.at_last()
         if candidates:
             # An iteration that went wrong leads nobody: the one before it does so again.
             # Only now is it known which validation pictures can be read.

@@ -169,28 +169,30 @@ class Recipe:
         return Led([self._forward("forward_true", matrix)])
 
     def _forward(self, name: str, transition_CC: Tensor) -> StageResult:
-        method = Forward(self.new_model(), self.trainer.settings, transition_CC)
-        return self.trainer.run(Stage(name, 1), method)
+        trainer = self.trainer.at_last()
+        method = Forward(self.new_model(), trainer.settings, transition_CC)
+        return trainer.run(Stage(name, 1), method)
 
     def joint_optimization(self) -> Led:
-        usual = self.trainer.settings
+        trainer = self.trainer.at_last()
+        usual = trainer.settings
         kind = "asymmetric" if usual.noise.startswith("asymmetric") else "symmetric"
         lr_share, alpha, beta = JOINT[kind]
         # The rate stays high while labels are corrected: a falling one would fit them as they are.
         settings = replace(usual, fall="step", fall_at=1.0, lr=usual.lr * lr_share)
-        labels_N, count = self.trainer.train.labels, len(self.classes)
+        labels_N, count = trainer.train.labels, len(self.classes)
         # The method asks for the distribution of the true classes. That of the given labels is
         # the best guess there is; with balanced classes it is the uniform one of the publication.
         prior_C = torch.bincount(labels_N, minlength=count).double() / len(labels_N)
         joint = JointOptimization(
             self.new_model(), settings, labels_N, count, prior_C, alpha=alpha, beta=beta
         )
-        first = replace(self.trainer, settings=settings).run(Stage("joint_optimization", 1), joint)
+        first = replace(trainer, settings=settings).run(Stage("joint_optimization", 1), joint)
         method = SoftCrossEntropy(self.new_model(), usual, joint.soft_labels_NC)
-        return Led([first, self.trainer.run(Stage("joint_optimization", 2), method)])
+        return Led([first, trainer.run(Stage("joint_optimization", 2), method)])
 
     def cnn_crf(self) -> Led:
-        trainer, train = self.trainer, self.trainer.train
+        trainer, train = self.trainer.at_last(), self.trainer.train
         assert train.true_labels is not None  # see check_method
         assert isinstance(train.inputs, Tensor)
         # Not the validation data, which has to choose the epoch.

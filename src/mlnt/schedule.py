@@ -53,6 +53,12 @@ def settled_gamma(steps_left: int) -> float:
     return 1 - 1 / max(steps_left, LEAST_REMEMBERED)
 
 
+def last_settings(settings: Settings) -> Settings:
+    """The settings of what a method ends with, whose model is the one to use."""
+    epochs = settings.last_epochs
+    return settings if isinstance(epochs, str) else replace(settings, epochs=epochs)
+
+
 def led_settings(settings: Settings) -> Settings:
     """The settings of an iteration whose labels a mentor has filtered.
 

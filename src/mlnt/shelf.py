@@ -21,7 +21,7 @@ from mlnt.training import Stage
 
 # Groups of settings that no stage before the first iteration depends on, and single ones.
 LATER = ("Meta update", "Mentor")
-OWN = {"method", "iterations", "checkpoint_minutes"}
+OWN = {"method", "iterations", "last_epochs", "checkpoint_minutes"}
 SHOWN = {"eta", "lam"}  # in the lines of every stage, whether it depends on them or not
 
 log = logging.getLogger("mlnt")

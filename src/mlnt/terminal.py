@@ -84,6 +84,8 @@ class TerminalProgress(Watcher):
             self._say(line)
         model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
         epochs = f"{_epochs(settings.epochs)} a stage"
+        if not isinstance(settings.last_epochs, str):
+            epochs += f", {settings.last_epochs} the last"
         if settings.weights == "self" and not isinstance(settings.self_epochs, str):
             epochs = f"{_epochs(settings.self_epochs)} without labels, {epochs}"
         self._say(f"{model}, {epochs}, M={settings.sets}")

@@ -10,7 +10,7 @@ that was interrupted goes on where it stopped, and one that was finished is not 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
 from mlnt.methods.base import Method, Rates
 from mlnt.progress import Choice, Clock, ModelResult, Progress
-from mlnt.schedule import rates_at
+from mlnt.schedule import last_settings, rates_at
 from mlnt.steps import Steps
 
 # Steps after which several processes ask each other whether to stop; and after an epoch's last.
@@ -149,6 +149,11 @@ class Trainer:
                 f"{len(self.train)} training samples are fewer than a batch of "
                 f"{self.settings.batch_size}; use a batch size of {len(self.train)} or less"
             )
+
+    def at_last(self) -> "Trainer":
+        """For what a method ends with."""
+        settings = last_settings(self.settings)
+        return self if settings is self.settings else replace(self, settings=settings)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -52,13 +52,23 @@ def _human_labels(config: dict[str, Any]) -> str:
 
 def schedule_of(data: str, settings: Settings) -> str:
     """Which preset the settings are of, and where they differ from it."""
-    presets = FAST_AND_PAPER if data in NAMES else (data,) if data in PRESETS else tuple(PRESETS)
-    found = {preset: _differences(preset, settings) for preset in presets}
-    preset = min(presets, key=lambda name: len(found[name]))
+    found = {preset: differences(preset, settings) for preset in _presets_for(data)}
+    preset = min(found, key=lambda name: len(found[name]))
     parts = [PAPER] if data in NAMES and preset == "cifar10" else []
     if len(found[preset]) > MOST_DIFFERENCES:
         return ",".join([*parts, f"settings={digest_of(settings)[:8]}"])
     return ",".join([*parts, *found[preset]])
+
+
+def _presets_for(data: str) -> tuple[str, ...]:
+    return FAST_AND_PAPER if data in NAMES else (data,) if data in PRESETS else tuple(PRESETS)
+
+
+def preset_of(data: str, schedule: str) -> str | None:
+    """That which a run was recorded under; None of data without a preset of its own."""
+    if data in NAMES:
+        return FAST_AND_PAPER[schedule.split(",")[0] == PAPER]
+    return data if data in PRESETS else None
 
 
 def schedule_words(data: str, schedule: str) -> str:
@@ -70,7 +80,8 @@ def schedule_words(data: str, schedule: str) -> str:
     return ", ".join(["the paper's schedule" if is_paper else "fast", *parts[is_paper:]])
 
 
-def _differences(preset: str, settings: Settings) -> list[str]:
+def differences(preset: str, settings: Settings) -> list[str]:
+    """["epochs=3", "sets=2"], in what counts."""
     # Validation is clean where noise is put in, as in the paper, and nowhere else.
     validation = "noisy" if settings.noise == "none" else "clean"
     usual = asdict(make_settings(preset, validation=validation))
@@ -89,6 +100,8 @@ def what_counts(settings: Settings) -> dict[str, Any]:
     others = {*MACHINE, "method", "noise", "seed"}
     if settings.weights != "self":
         others.add("self_epochs")
+    if settings.method == "cross_entropy":
+        others.add("last_epochs")  # nothing comes after it
     if settings.method not in LED:
         others |= {field.name for field in fields(settings) if field.metadata["group"] == "Mentor"}
     return {name: value for name, value in asdict(settings).items() if name not in others}

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment, held_by
 from mlnt.reproduce.figures import PROGRESS
-from mlnt.reproduce.naming import NAMES, PAPER, schedule_of
+from mlnt.reproduce.naming import NAMES, PAPER, differences, preset_of, schedule_of
 from mlnt.reproduce.recorded import Group, Recorded, grouped, noise_words
 from mlnt.reproduce.results import Row, Spread
 from mlnt.reproduce.sheet import SHEET
@@ -221,12 +221,7 @@ def _commands(group: Group) -> list[str]:
     commands = []
     for method in dict.fromkeys(run.settings.method for run in group.runs):
         runs = group.of(method)
-        # Not the schedule they were recorded under: a preset may have changed since.
-        schedule = schedule_of(group.data, runs[0].settings)
-        parts = [part for part in schedule.split(",") if part not in ("", PAPER)]
-        # So many settings differ that a digest stands for them.
-        note = "  # and the settings in config.json" if any(map(_is_digest, parts)) else ""
-        changes = [part for part in parts if not _is_digest(part)]
+        changes, note = _changes(runs[0])
         if group.experiment:
             commands.append(_reproduce(group, runs, changes) + note)
         else:
@@ -234,23 +229,29 @@ def _commands(group: Group) -> list[str]:
     return [one_line(command) for command in commands]
 
 
-def _is_digest(part: str) -> bool:
-    return part.startswith("settings=")
+def _changes(run: Recorded) -> tuple[list[str], str]:
+    """In what a run differs from its preset as it is today; a preset may have changed since."""
+    if (preset := preset_of(run.data, run.schedule)) is not None:
+        return differences(preset, run.settings), ""
+    schedule = schedule_of(run.data, run.settings)
+    if schedule.startswith("settings="):
+        return [], "  # and the settings in config.json"
+    return [part for part in schedule.split(",") if part], ""
 
 
 def _reproduce(group: Group, runs: Sequence[Recorded], changes: Sequence[str]) -> str:
     data, last = runs[0].data, max(run.settings.seed for run in runs)
     words = ["mlnt", "reproduce", group.experiment, "--data", FOLDERS.get(data, data)]
-    words += ["--fast"] if data in NAMES and not _is_paper(runs[0]) else []
+    words += ["--fast"] if preset_of(data, runs[0].schedule) == "cifar10-fast" else []
     words += ["--cells", f"{runs[0].settings.method}/{group.noise.replace(':', '-')}"]
     words += ["--seeds", str(last + 1)]
     return shlex.join([*words, *(text for change in changes for text in ("--set", change))])
 
 
 def _train(run: Recorded, changes: Sequence[str]) -> str:
-    settings, preset = run.settings, "cifar10" if _is_paper(run) else "cifar10-fast"
+    settings, preset = run.settings, preset_of(run.data, run.schedule)
     words = ["mlnt", "train", FOLDERS.get(run.data, run.data)]
-    words += ["--preset", preset] if run.data in NAMES else []
+    words += ["--preset", preset] if run.data in NAMES and preset else []
     if settings.noise != "none":
         words += ["--noise", run.noise, "--validation", settings.validation]
     words += ["--method", settings.method, "--seed", str(settings.seed)]
@@ -264,10 +265,6 @@ def _option(name: str, value: str) -> list[str]:
     """--epochs 3, --flip, --no-flip."""
     switches = {"True": [f"--{name}"], "False": [f"--no-{name}"]}
     return switches.get(value, [f"--{name}", value])
-
-
-def _is_paper(run: Recorded) -> bool:
-    return run.schedule.split(",")[0] == PAPER
 
 
 FACT_HEADINGS = (
