@@ -31,21 +31,35 @@ def bench_command(
         bool, typer.Option("--accuracy", help="instead: accuracy after equal minutes for each M")
     ] = False,
     minutes: Annotated[float, typer.Option(min=0.01, help="for each M of --accuracy")] = 4.0,
+    led: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="instead: a led iteration with these settings, 'lr=0.4 eta=0.8', by validation "
+            "alone; again for others, '' for none"
+        ),
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="data set for --accuracy and --issues, such as CIFAR-10's")
+        Path | None,
+        typer.Option(help="data set for --accuracy, --led and --issues, such as CIFAR-10's"),
     ] = None,
     issues: Annotated[
         bool, typer.Option("--issues", help="instead: wrong labels found, against cleanlab")
     ] = False,
     noise: Annotated[
-        list[str] | None, typer.Option(help="of --issues \\[none, symmetric:0.4, asymmetric:0.4]")
+        list[str] | None,
+        typer.Option(
+            help="of --issues \\[none, symmetric:0.4, asymmetric:0.4], one of --led "
+            "\\[asymmetric:0.4]"
+        ),
     ] = None,
     labels: Annotated[
         str | None, typer.Option(help="FILE:KEY of noisy labels instead of noise, for --issues")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="of --issues")] = 1,
-    preset: Annotated[str | None, typer.Option(help="of --issues \\[by the data]")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="of --issues \\[by the preset]")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="of --issues and --led")] = 1,
+    preset: Annotated[str | None, typer.Option(help="of --issues, --led \\[by the data]")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="of --issues, --led \\[by the preset]")
+    ] = None,
     exactness: Annotated[
         bool, typer.Option("--exactness", help="instead: the fast paths against the plain ones")
     ] = False,
@@ -57,17 +71,21 @@ def bench_command(
     ] = False,
     json: Annotated[
         Path | None,
-        typer.Option(help="also write the figures here (--accuracy, --issues: or go on there)"),
+        typer.Option(
+            help="also write the figures here (--accuracy, --issues, --led: or go on there)"
+        ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="also draw them into this PNG")] = None,
 ) -> None:
     """Time a step of MLNT against cross entropy and the authors' way, in one process."""
-    goes_on = accuracy or issues
+    goes_on = accuracy or issues or bool(led)
+    given: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
     for path in (None if goes_on else json, plot):
         check_new(path)
     result: (
         bench.AccuracyResult
         | bench.IssuesResult
+        | bench.LedResult
         | bench.ExactnessResult
         | bench.ProfileResult
         | bench.ScalingResult
@@ -88,9 +106,16 @@ def bench_command(
         elif issues:
             noises = tuple(noise) if noise else bench.NOISES
             place = data or Path("digits")
-            given = {} if epochs is None else {"epochs": epochs}
             result = bench.run_issues(
                 place, device, noises, labels, seeds, preset, json, status.update, **given
+            )
+        elif led:
+            if len(noise or ()) > 1:
+                raise InputError("--led takes one --noise; give the others to runs of their own")
+            if noise:
+                given["noise"] = noise[0]
+            result = bench.run_led(
+                data or Path("digits"), led, device, seeds, preset, json, status.update, **given
             )
         elif exactness:
             result = bench.run_exactness(device)

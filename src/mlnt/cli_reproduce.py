@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlnt import reproduce
-from mlnt.config import settings_from
+from mlnt.config import named_values
 from mlnt.errors import InputError
 from mlnt.interruption import Interruption
 from mlnt.terminal import PlainConsole, TerminalProgress
@@ -94,12 +94,7 @@ def results_command(
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:
-    """{"model": "resnet18"} from ["model=resnet18"]."""
-    for text in texts:
-        if "=" not in text:
-            raise InputError(f"--set takes NAME=VALUE, got {text!r}")
-    changes = dict(text.split("=", 1) for text in texts)
-    settings_from(changes)  # names of settings alone
+    changes = named_values(texts, "--set")
     if "device" in changes:
         raise InputError("the device has an option of its own: --device")
     return changes

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,9 +263,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cifar10": {"model": "preact_resnet32", "crop_padding": 4, "flip": True},
     # A short schedule. M=1 because M is a sample count and steps are worth more: after four minutes
     # each (`mlnt bench --accuracy`, benchmarks/h200-accuracy.json) the teacher validated at 87.5,
-    # 87.5, 86.2 and 86.0 % with M = 1, 2, 5 and 10. Batches of 512, of which a GPU does 1.5 times
-    # as many samples a second as of 128, with rates that suit them; short trainings until the last,
-    # for the mentors of these filter as well (docs/results.md).
+    # 87.5, 86.2 and 86.0 % with M = 1, 2, 5 and 10. What only prepares is short, for mentors of 30
+    # epochs filter as well as those of 60; the last iteration has the time (docs/results.md).
     "cifar10-fast": {
         "model": "preact_resnet32",
         "crop_padding": 4,
@@ -275,11 +274,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "self_epochs": 96,
         "epochs": 30,
         "last_epochs": 90,
-        "batch_size": 512,
-        "lr": 0.4,
-        "eta": 0.8,
-        "gamma_early": 0.96,
-        "gamma": 0.996,
+        "lr": 0.2,
         "weight_decay": 2e-4,
         "led_weight_decay": 5e-4,
         "teacher_settles": True,
@@ -346,6 +341,16 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
             hint = did_you_mean(name, known_names) or "; `mlnt train --help` lists all settings"
             raise InputError(f"unknown setting {name!r}{hint}")
     return Settings(**{name: convert(name, value) for name, value in values.items()})
+
+
+def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
+    """{"model": "resnet18"} from ["model=resnet18"]: settings that an option names."""
+    for text in texts:
+        if "=" not in text:
+            raise InputError(f"{option} takes NAME=VALUE, got {text!r}")
+    values = dict(text.split("=", 1) for text in texts)
+    settings_from(values)  # names of settings alone, and values that these may have
+    return values
 
 
 def make_settings(preset: str = "cifar10", **overrides: Any) -> Settings:

@@ -169,7 +169,7 @@ def run_iterations(
             validation_samples = int(seen(trainer.validation).sum())
             choice = choose_stage(candidates, validation_samples)
             mentor = best_model(choice)
-            led.kept = kept = _filtered_by(mentor, choice.is_led, trainer, judge)
+            led.kept = kept = filtered_by(mentor, choice.is_led, trainer, judge)
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
             for watcher in trainer.watchers:
                 watcher.filtered(led.filters[-1])
@@ -187,7 +187,8 @@ def run_iterations(
     return led
 
 
-def _filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge) -> Kept:
+def filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge) -> Kept:
+    """What this mentor leaves in the class loss; `is_led`: it had a mentor itself."""
     settings, train = trainer.settings, trainer.train
     probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
     if settings.tau != "auto":

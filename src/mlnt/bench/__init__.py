@@ -3,7 +3,10 @@
 authors.py the yardstick -> floor.py what the convolutions alone need -> rows.py one timed step ->
 steps.py the bench -> result.py JSON and tables -> plot.py the picture
 
-accuracy.py what M buys in equal minutes; exactness.py the fast paths against the plain ones;
+ground.py what trainings are compared on -> accuracy.py what M buys in equal minutes,
+led.py settings of a led iteration by validation alone
+
+exactness.py the fast paths against the plain ones;
 profile.py where the time of a step goes; issues.py found label errors against cleanlab;
 scaling.py, scaling_worker.py several processes, measured and modelled
 """
@@ -11,6 +14,7 @@ scaling.py, scaling_worker.py several processes, measured and modelled
 from mlnt.bench.accuracy import SETS, AccuracyResult, run_accuracy
 from mlnt.bench.exactness import ExactnessResult, run_exactness
 from mlnt.bench.issues import NOISES, IssuesResult, run_issues
+from mlnt.bench.led import LedResult, run_led
 from mlnt.bench.plot import write_plot
 from mlnt.bench.profile import ProfileResult, run_profile
 from mlnt.bench.result import BenchResult
@@ -26,12 +30,14 @@ __all__ = [
     "BenchResult",
     "ExactnessResult",
     "IssuesResult",
+    "LedResult",
     "ProfileResult",
     "ScalingResult",
     "run_accuracy",
     "run_bench",
     "run_exactness",
     "run_issues",
+    "run_led",
     "run_profile",
     "run_scaling",
     "write_plot",

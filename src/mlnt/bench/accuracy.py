@@ -20,17 +20,17 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from mlnt.bench.clock import durations_ms
+from mlnt.bench.ground import Ground, refuse_other_arguments
 from mlnt.bench.rows import RATES, free
 from mlnt.config import Settings, make_settings
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, open_dataset
-from mlnt.data.streaming import first_of
-from mlnt.device import computing, drawing_from, pick_device, weight_type
+from mlnt.device import computing, drawing_from, pick_device
 from mlnt.errors import InputError
 from mlnt.evaluation import extract_features
 from mlnt.iterations import best_model
 from mlnt.methods import MLNT, CrossEntropy
-from mlnt.models import build_model, check_output, copy_model
+from mlnt.models import copy_model
 from mlnt.origin import commit, machine_name
 from mlnt.progress import ModelResult
 from mlnt.runs import RunFolder
@@ -169,18 +169,9 @@ class _Bench:
     """What all M share: data on the device, initial weights, features of cross entropy."""
 
     def __init__(self, dataset: Dataset, settings: Settings, device: torch.device) -> None:
-        self.device, self.seeds, dtype = device, Seeds.of(settings.seed), weight_type(settings)
-        parts = {name: getattr(dataset, name) for name in ("train", "validation", "test")}
-        self.splits: dict[str, Any] = {
-            name: None if split is None else split.to(device, dtype)
-            for name, split in parts.items()
-        }
-        trainer, classes = self._trainer(settings), len(dataset.classes)
-        baseline, self.initial = (
-            build_model(settings.model, dataset.encoder, classes).to(device=device, dtype=dtype)
-            for _ in range(2)
-        )
-        check_output(baseline, first_of(trainer.train.inputs, 2), classes)
+        self.device, self.ground = device, Ground(dataset, settings, device)
+        trainer = self.ground.trainer(settings)
+        baseline, self.initial = (self.ground.new_model(settings) for _ in range(2))
         stage = trainer.run(Stage("cross_entropy", 0), CrossEntropy(baseline, settings))
         self.features_ND = extract_features(best_model(stage), trainer.train.inputs)
         spent = {"epochs": settings.epochs, "seconds": stage.seconds}
@@ -190,7 +181,7 @@ class _Bench:
         """The first iteration of MLNT with as many epochs as fit into the minutes."""
         step, evaluation = self._measure(settings)
         free(self.device)
-        trainer = self._trainer(settings)
+        trainer = self.ground.trainer(settings)
         epochs = epochs_within(minutes, trainer.steps_per_epoch, step, evaluation)
         trainer.settings = replace(settings, epochs=epochs)
         stage = trainer.run(Stage("mlnt", 1), self._method(trainer))
@@ -208,7 +199,7 @@ class _Bench:
 
     def _measure(self, settings: Settings) -> tuple[float, float]:
         """Seconds of a step and of an evaluation as in training, on weights thrown away."""
-        trainer = self._trainer(settings)
+        trainer = self.ground.trainer(settings)
         method = self._method(trainer)
         runner = Steps(trainer.train, method, settings, trainer.generator)
         runner.run([RATES] * WARM_UP_STEPS)
@@ -218,13 +209,8 @@ class _Bench:
         _, evaluation_ms = durations_ms(twice, self.device)  # the first only warms up
         return steps_ms / 1000 / TIMED_STEPS, evaluation_ms / 1000
 
-    def _trainer(self, settings: Settings) -> Trainer:
-        """With a fresh generator: what was trained before must not matter to a row."""
-        generator = torch.Generator(self.device).manual_seed(self.seeds.training)
-        return Trainer(**self.splits, settings=settings, generator=generator)
-
     def _method(self, trainer: Trainer) -> MLNT:
-        torch.manual_seed(self.seeds.weights)  # for dropout; the weights are there already
+        torch.manual_seed(self.ground.seeds.weights)  # for dropout; the weights are there already
         start = copy_model(self.initial)
         return MLNT(start, trainer.settings, self.features_ND, generator=trainer.generator)
 
@@ -252,8 +238,6 @@ def _read(done: Path, now: AccuracyResult) -> AccuracyResult:
         old, new = {**found, **found["settings"]}, {**vars(now), **now.settings}
     except (LookupError, TypeError) as error:
         raise InputError(f"{done} holds no accuracy bench ({error}); choose another file") from None
-    for name in ("machine", "torch", "data", "minutes", "preset", *now.settings):
-        if old.get(name) != new[name]:
-            was = f"{name} was {old.get(name)!r} in {done}, now it is {new[name]!r}"
-            raise InputError(f"{was}; choose another file")
+    names = ("machine", "torch", "data", "minutes", "preset", *now.settings)
+    refuse_other_arguments(old, new, names, done)
     return replace(now, **kept)
