@@ -365,8 +365,8 @@ def test_goes_on_in_an_iteration_that_they_lead(
     monkeypatch.setattr(
         recipes,
         "choose_stage",
-        lambda stages, n: (
-            stages[0] if stages[0].stage.method == "contrastive" else choose_stage(stages, n)
+        lambda stages, *others: (
+            stages[0] if stages[0].stage.method == "contrastive" else choose_stage(stages, *others)
         ),
     )
     given = {"epochs": 1, "iterations": 2, "sets": 1, "batch_size": 64, "noise": "symmetric:0.4"}

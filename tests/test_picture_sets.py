@@ -20,6 +20,7 @@ from clothing_tree import coloured_noise, make_small_tree
 from mlnt.cli import run as command
 from mlnt.data.encoding import ImageEncoder
 from mlnt.iterations import choose_stage
+from mlnt.judging import seen
 from mlnt.models import build_model, load_weights
 from mlnt.resnet import ResNet, resnet18, resnet50
 from mlnt.training import Watcher
@@ -64,7 +65,9 @@ def test_accuracy_counts_what_could_be_read(
     counted: list[int] = []
     monkeypatch.setattr(
         "mlnt.recipes.choose_stage",
-        lambda stages, samples: counted.append(samples) or choose_stage(stages, samples),
+        lambda stages, validation, *others: (
+            counted.append(int(seen(validation).sum())) or choose_stage(stages, validation, *others)
+        ),
     )
     torn, without = tmp_path / "torn", tmp_path / "without"
     for copy in (torn, without):
@@ -208,9 +211,9 @@ def test_what_could_not_be_read_is_known_when_a_run_goes_on(
             (torn / key).write_bytes(b"no picture")
     readable = len((tree / "clean_val_key_list.txt").read_text().split()) - 3
 
-    def count(stages: Any, samples: int) -> Any:
-        counted.append(samples)
-        return choose_stage(stages, samples)
+    def count(stages: Any, validation: Any, *others: Any) -> Any:
+        counted.append(int(seen(validation).sum()))
+        return choose_stage(stages, validation, *others)
 
     monkeypatch.setattr("mlnt.iterations.choose_stage", count)
     monkeypatch.setattr("mlnt.recipes.choose_stage", count)

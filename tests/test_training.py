@@ -13,9 +13,10 @@ from torch import Tensor, nn
 import mlnt
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
+from mlnt.data.dataset import Split
 from mlnt.device import is_shared
 from mlnt.evaluation import accuracy, found_errors, memorised_noise
-from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold
+from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold, right_by
 from mlnt.methods import MLNT, CrossEntropy, Method, Rates
 from mlnt.models import SmallConv
 from mlnt.progress import Choice, ModelResult, Progress
@@ -122,17 +123,77 @@ def finished(validation: dict[str, float], iteration: int = 1) -> StageResult:
     return StageResult(Stage("mlnt", iteration), {}, results, [], 0.0)
 
 
+def answering(*answers: Tensor) -> list[StageResult]:
+    """Stages that say so of the validation samples."""
+    stages = [finished({"teacher": 0.0}, number) for number in range(1, len(answers) + 1)]
+    for stage, said in zip(stages, answers, strict=True):
+        stage.results["teacher"].answers = said
+    return stages
+
+
 class TestChoice:
     def test_mentor_is_the_better_of_student_and_teacher_and_on_a_tie_the_teacher(self) -> None:
         assert finished({"student": 71.0, "teacher": 70.0}).best_name == "student"
         assert finished({"student": 70.0, "teacher": 71.0}).best_name == "teacher"
         assert finished({"student": 70.0, "teacher": 70.0}).best_name == "teacher"
 
-    def test_last_iteration_unless_an_earlier_one_is_clearly_better(self) -> None:
-        stages = [finished({"teacher": value}, i) for i, value in enumerate([60, 90, 88], start=1)]
-        # Standard error at 90 %: 3 points with 100 samples, 0.3 with 10,000.
-        assert choose_stage(stages, 100) is stages[2]
-        assert choose_stage(stages, 10_000) is stages[1]
+    @pytest.mark.parametrize(
+        ("samples", "better", "worse", "expected"),
+        [
+            # The mean gain and its standard error, in points:
+            (100, 6, 4, 2),  # 2.0 and 3.2
+            (10_000, 600, 400, 1),  # 2.0 and 0.3
+            (100, 3, 2, 2),  # 1.0 and 2.2
+            (100, 2, 0, 1),  # 2.0 and 1.4: they err on the same samples but for these
+            (100, 0, 5, 2),
+            (100, 0, 0, 2),
+            (1, 1, 0, 2),  # nobody knows the error of one
+        ],
+    )
+    def test_last_iteration_unless_an_earlier_one_is_clearly_better(
+        self, samples: int, better: int, worse: int, expected: int
+    ) -> None:
+        """The second is right on so many that the third errs on, and the other way round."""
+        right = torch.zeros(samples).long()
+        second, third = right.clone(), right.clone()
+        third[:better] = 1
+        second[better : better + worse] = 1
+        stages = answering(1 - right, second, third)
+        validation = Split(torch.zeros(samples, 2), right)
+        assert choose_stage(stages, validation) is stages[expected]
+
+    def test_labels_are_read_as_they_arose(self) -> None:
+        """600 cats (0) and 400 dogs (1) that look alike; 270 of the cats are called dogs. To call
+        them all dogs agrees with 670 labels, and is right on 400."""
+        truth = torch.tensor([0] * 600 + [1] * 400)
+        labels = truth.clone()
+        labels[:270] = 1
+        all_cats, all_dogs = torch.zeros(1000).long(), torch.ones(1000).long()
+        transition = torch.tensor([[0.55, 0.45], [0.0, 1.0]])
+        assert right_by(labels, all_dogs).sum() == 670
+        assert right_by(labels, all_dogs, transition).sum() == pytest.approx(400)
+        assert right_by(labels, all_cats, transition).sum() == pytest.approx(600)
+
+        stages, inputs = answering(all_dogs, all_cats), torch.zeros(1000, 2)
+        noisy = Split(inputs, labels, given_labels=labels)
+        assert choose_stage(stages, noisy) is stages[0]
+        assert choose_stage(stages, noisy, transition) is stages[1]
+        assert choose_stage(stages[::-1], noisy, transition) is stages[0], "not better by both"
+        # Clean labels are taken as they are.
+        clean = Split(inputs, truth, given_labels=labels)
+        assert choose_stage(stages[::-1], clean, transition) is stages[1]
+
+    def test_stages_from_before_answers_were_kept(self) -> None:
+        model, inputs = nn.Linear(2, 2), torch.randn(50, 2)
+        labels = model(inputs).argmax(dim=1)
+        kept = {key: value.clone() for key, value in model.state_dict().items()}
+        opposite = {key: -value for key, value in kept.items()}
+        stages = [
+            StageResult(Stage("mlnt", i), {"student": model}, {"student": found}, [], 0.0)
+            for i, found in enumerate((ModelResult(state=kept), ModelResult(state=opposite)), 1)
+        ]
+        assert choose_stage(stages, Split(inputs, labels)) is stages[0]
+        assert choose_stage(stages[::-1], Split(inputs, 1 - labels)) is stages[1]
 
 
 def test_summed_form_weighs_by_eta_over_the_full_learning_rate() -> None:

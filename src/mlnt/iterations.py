@@ -5,7 +5,6 @@
 Axes: N samples, C classes.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlnt.data.dataset import Split
 from mlnt.data.noise import wrong_share
 from mlnt.evaluation import predict_probabilities
 from mlnt.judging import Judge, seen
@@ -165,9 +165,7 @@ def run_iterations(
             trainer = trainer.at_last()
         if candidates:
             # An iteration that went wrong leads nobody: the one before it does so again.
-            # Only now is it known which validation pictures can be read.
-            validation_samples = int(seen(trainer.validation).sum())
-            choice = choose_stage(candidates, validation_samples)
+            choice = choose_stage(candidates, trainer.validation, judge.transition)
             mentor = best_model(choice)
             led.kept = kept = filtered_by(mentor, choice.is_led, trainer, judge)
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
@@ -202,17 +200,59 @@ def filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge)
     return replace(kept, class_weights=weights_C.to(probabilities_NC.dtype))
 
 
-def choose_stage(stages: Sequence[StageResult], validation_samples: int) -> StageResult:
-    """The last iteration, unless an earlier one validates better by more than a standard error.
+def choose_stage(
+    stages: Sequence[StageResult], validation: Split, transition_CC: Tensor | None = None
+) -> StageResult:
+    """The last iteration, unless an earlier one is better by more than a standard error.
 
     Every iteration had the better mentor; a small or noisy validation set cannot tell close ones
-    apart, but it can tell when an iteration went wrong.
+    apart, but it can tell when an iteration went wrong. Two are compared sample by sample, for they
+    err on much the same ones. If labels became what they are by T, where it is known, the earlier
+    must be better by what T makes of them as well: see `right_by`.
     """
-    best = max(stages, key=lambda stage: stage.best.validation)
-    share = best.best.validation / 100
-    error = 100 * math.sqrt(share * (1 - share) / validation_samples)
-    last = stages[-1]
-    return last if last.best.validation >= best.best.validation - error else best
+    counted_H = seen(validation)
+    labels_H = validation.labels.cpu()[counted_H]
+    answers = [_answers(stage, validation)[counted_H] for stage in stages]
+    given = validation.given_labels
+    if given is None or not torch.equal(given, validation.labels):
+        transition_CC = None  # these labels are right
+    ways = (None,) if transition_CC is None else (None, transition_CC)
+
+    def is_better(answers_H: Tensor) -> bool:
+        return all(
+            _is_clear(right_by(labels_H, answers_H, way) - right_by(labels_H, answers[-1], way))
+            for way in ways
+        )
+
+    better = [place for place, answers_H in enumerate(answers) if is_better(answers_H)]
+    if not better:
+        return stages[-1]
+    return stages[max(better, key=lambda place: float(right_by(labels_H, answers[place]).mean()))]
+
+
+def right_by(labels_H: Tensor, answers_H: Tensor, transition_CC: Tensor | None = None) -> Tensor:
+    """[H]: 1 where an answer is the label, else 0; with T, what has the mean of that by the truth.
+
+    Who has learnt that cats are called dogs agrees with such labels more often than who knows cats.
+    With T_cy, the probability that a label of class c becomes y, g(y, a) = (T⁻¹)_ya has the mean
+    Σ_y T_cy (T⁻¹)_ya = [a = c] over the labels of a sample of class c.
+    """
+    if transition_CC is None:
+        return (answers_H == labels_H).double()
+    return torch.linalg.pinv(transition_CC.cpu().double())[labels_H, answers_H]
+
+
+def _is_clear(gain_H: Tensor) -> bool:
+    """Whether its mean is above 0 by more than a standard error."""
+    return len(gain_H) > 1 and bool(gain_H.mean() > (gain_H.var() / len(gain_H)).sqrt())
+
+
+def _answers(stage: StageResult, validation: Split) -> Tensor:
+    """[H], the classes that its best model finds in the held-out samples."""
+    if stage.best.answers is not None:
+        return stage.best.answers
+    # It was finished before they were kept.
+    return predict_probabilities(best_model(stage), validation.inputs).argmax(dim=1).cpu()
 
 
 def best_model(result: StageResult) -> nn.Module:

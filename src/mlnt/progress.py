@@ -35,11 +35,17 @@ class ModelResult:
     peak: float | None = None  # highest test accuracy of any epoch: for curves, never for choice
     recent: list[float] = field(default_factory=list)  # validation of the epochs that count now
     state: State = field(default_factory=dict)
+    answers: Tensor | None = None  # [H], its classes of the H validation samples, at the best epoch
 
     def note(
-        self, epoch: int, figures: Mapping[str, float], model: nn.Module, choice: Choice
+        self,
+        epoch: int,
+        figures: Mapping[str, float],
+        model: nn.Module,
+        choice: Choice,
+        answers: Tensor | None = None,
     ) -> None:
-        """An epoch's validation and test accuracy; keeps the weights of the best epoch.
+        """An epoch's validation and test accuracy; keeps weights and answers of the best epoch.
 
         Of epochs that validate alike, as few samples often make them, the first: later ones have
         learnt more of the noise. Where a mentor has filtered it out, an epoch's neighbours are
@@ -55,6 +61,7 @@ class ModelResult:
         if is_early or is_equal or validation > self.validation or choice is Choice.LAST:
             self.best_epoch, self.validation, self.best = epoch, validation, test
             self.state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+            self.answers = answers
         self.last = test
         self.peak = test if test is None else max(test, self.peak or 0.0)
 

@@ -30,7 +30,7 @@ from mlnt.evaluation import (
     readable,
 )
 from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
-from mlnt.judging import Judge, seen
+from mlnt.judging import Judge
 from mlnt.meta.features import split_at_features
 from mlnt.methods import (
     CNNCRF,
@@ -127,8 +127,7 @@ class Recipe:
         labels did them more good than harm, for all that can be told; then nobody."""
         if self.unlabelled is None:
             return None
-        validation_samples = int(seen(self.trainer.validation).sum())
-        better = choose_stage([labelled, self.unlabelled], validation_samples)
+        better = choose_stage([labelled, self.unlabelled], self.trainer.validation)
         return self.unlabelled if better is self.unlabelled else None
 
     def _settings(self, mentor: nn.Module | None) -> Settings:
@@ -235,7 +234,8 @@ def run_recipe(
     recipe = Recipe(trainer, new_model, classes).begun()
     led: Led = getattr(recipe, method)()
     own_stages = [stage for stage in led.stages if stage.stage.method == method]
-    chosen = choose_stage(own_stages, int(seen(trainer.validation).sum()))
+    transition = None if led.judge is None else led.judge.transition
+    chosen = choose_stage(own_stages, trainer.validation, transition)
     model = best_model(chosen)
     probabilities_NC = predict_probabilities(model, trainer.train.inputs, trainer.world)
     judge = led.judge or Judge(trainer.train, trainer.validation, trainer.world)
