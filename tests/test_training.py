@@ -15,8 +15,15 @@ from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.data.dataset import Split
 from mlnt.device import is_shared
-from mlnt.evaluation import accuracy, found_errors, memorised_noise
-from mlnt.iterations import Kept, choose_stage, filter_samples, otsu_threshold, right_by
+from mlnt.evaluation import accuracy, found_errors, memorised_noise, predict_probabilities
+from mlnt.iterations import (
+    Kept,
+    best_model,
+    choose_stage,
+    filter_samples,
+    otsu_threshold,
+    right_by,
+)
 from mlnt.methods import MLNT, CrossEntropy, Method, Rates
 from mlnt.models import SmallConv
 from mlnt.progress import Choice, ModelResult, Progress
@@ -176,12 +183,39 @@ class TestChoice:
 
         stages, inputs = answering(all_dogs, all_cats), torch.zeros(1000, 2)
         noisy = Split(inputs, labels, given_labels=labels)
+        kept = Kept(all_cats, None, inputs, transition=transition)
         assert choose_stage(stages, noisy) is stages[0]
-        assert choose_stage(stages, noisy, transition) is stages[1]
-        assert choose_stage(stages[::-1], noisy, transition) is stages[0], "not better by both"
-        # Clean labels are taken as they are.
+        assert choose_stage(stages, noisy, kept) is stages[1]
+        assert choose_stage(stages[::-1], noisy, kept) is stages[0], "not better by both"
+        # True labels are taken as they are, and so are all where T hardly says what they came from.
         clean = Split(inputs, truth, given_labels=labels)
-        assert choose_stage(stages[::-1], clean, transition) is stages[1]
+        assert choose_stage(stages[::-1], clean, kept) is stages[1]
+        vague = replace(kept, transition=torch.tensor([[0.499, 0.501], [0.5, 0.5]]))
+        assert choose_stage(stages, noisy, vague) is stages[0]
+
+    def test_by_answers_of_the_best_epoch_and_the_last_filters_matrix(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+
+        def spy(stages: Any, validation: Split, kept: Any, world: Any) -> StageResult:
+            asked.append((list(stages), validation, kept))
+            return choose_stage(stages, validation, kept, world)
+
+        monkeypatch.setattr("mlnt.iterations.choose_stage", spy)
+        monkeypatch.setattr("mlnt.recipes.choose_stage", spy)
+        rows, truth = blobs(600)
+        noisy = mlnt.symmetric_noise(truth, 0.6, 3, torch.Generator().manual_seed(1))
+        mlnt.train((rows, noisy), **quick(batch_size=32, epochs=8, iterations=3, lr=1.0))
+        assert [kept is None for *_, kept in asked] == [True, False, False]
+        for *_, kept in asked[1:]:
+            torch.testing.assert_close(kept.transition.sum(1), torch.ones(3, dtype=torch.float64))
+        stages, validation, _ = asked[-1]
+        found = [(stage, stage.results[name]) for stage in stages for name in stage.models]
+        assert any(result.best_epoch < 8 for _, result in found)
+        for stage in stages:
+            said = predict_probabilities(best_model(stage), validation.inputs).argmax(dim=1)
+            assert torch.equal(stage.best.answers, said)
 
     def test_stages_from_before_answers_were_kept(self) -> None:
         model, inputs = nn.Linear(2, 2), torch.randn(50, 2)
@@ -361,6 +395,8 @@ def test_the_class_loss_sees_only_what_the_mentor_kept(monkeypatch: pytest.Monke
             {"joint_optimization 1": 5, "joint_optimization 2": 5},
         ),
         ({"method": "cross_entropy"}, {"cross_entropy 0": 2}),
+        ({"method": "forward_true", "noise": "symmetric:0.2"}, {"forward_true 1": 5}),
+        ({"method": "cnn_crf", "noise": "symmetric:0.2"}, {"cnn_crf 1": 5}),
     ],
 )
 def test_what_comes_last_may_take_longer(

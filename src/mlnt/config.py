@@ -44,7 +44,7 @@ class Settings:
     weights: str = setting(
         "none",
         "weights to start from: none, self (learnt from the pictures without labels, in batches "
-        "of 512 where there are enough), imagenet (of torchvision or timm) or a file",
+        "four times as large), imagenet (of torchvision or timm) or a file",
         group="Method",
     )
     iterations: int = setting(

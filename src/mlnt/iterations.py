@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mlnt.data.dataset import Split
 from mlnt.data.noise import wrong_share
+from mlnt.distributed import ALL_ALONE, World
 from mlnt.evaluation import predict_probabilities
 from mlnt.judging import Judge, seen
 from mlnt.methods import Method
@@ -22,6 +23,8 @@ from mlnt.training import Stage, StageResult, Trainer
 
 MOST_WEIGHT = 3.0  # of a label in the class loss: a few labels must not count for a class
 LIMITING_ROUNDS = 50
+# Of T: two classes of which 45 % are called the other make 10; near 50 % chance would decide.
+MOST_CONDITION = 20.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Kept:
         default_factory=dict
     )  # class: how many of it stay in spite of τ
     class_weights: Tensor | None = None  # [C], in the class loss; None: all alike
+    transition: Tensor | None = None  # [C, C], how labels became others; None: nobody judged
 
 
 def otsu_threshold(values_N: Tensor, bins: int = 100) -> float:
@@ -165,7 +169,7 @@ def run_iterations(
             trainer = trainer.at_last()
         if candidates:
             # An iteration that went wrong leads nobody: the one before it does so again.
-            choice = choose_stage(candidates, trainer.validation, judge.transition)
+            choice = choose_stage(candidates, trainer.validation, led.kept, trainer.world)
             mentor = best_model(choice)
             led.kept = kept = filtered_by(mentor, choice.is_led, trainer, judge)
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
@@ -197,26 +201,30 @@ def filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge)
     seen_N = seen(train).to(train.labels.device)
     shares_C = judgement.posterior[: len(train)].to(seen_N.device)[seen_N].mean(0)
     weights_C = restoring_weights(train.labels[kept.indices[seen_N[kept.indices]]], shares_C)
-    return replace(kept, class_weights=weights_C.to(probabilities_NC.dtype))
+    return replace(
+        kept,
+        class_weights=weights_C.to(probabilities_NC.dtype),
+        transition=judgement.transition,
+    )
 
 
 def choose_stage(
-    stages: Sequence[StageResult], validation: Split, transition_CC: Tensor | None = None
+    stages: Sequence[StageResult],
+    validation: Split,
+    kept: Kept | None = None,
+    world: World = ALL_ALONE,
 ) -> StageResult:
     """The last iteration, unless an earlier one is better by more than a standard error.
 
     Every iteration had the better mentor; a small or noisy validation set cannot tell close ones
     apart, but it can tell when an iteration went wrong. Two are compared sample by sample, for they
-    err on much the same ones. If labels became what they are by T, where it is known, the earlier
-    must be better by what T makes of them as well: see `right_by`.
+    err on much the same ones. If labels became what they are by T, which the last filter may have
+    found, the earlier must be better by what T makes of them as well: see `right_by`.
     """
     counted_H = seen(validation)
     labels_H = validation.labels.cpu()[counted_H]
-    answers = [_answers(stage, validation)[counted_H] for stage in stages]
-    given = validation.given_labels
-    if given is None or not torch.equal(given, validation.labels):
-        transition_CC = None  # these labels are right
-    ways = (None,) if transition_CC is None else (None, transition_CC)
+    answers = [_answers(stage, validation, world)[counted_H] for stage in stages]
+    ways = [None, *_transition(validation, kept)]
 
     def is_better(answers_H: Tensor) -> bool:
         return all(
@@ -225,9 +233,20 @@ def choose_stage(
         )
 
     better = [place for place, answers_H in enumerate(answers) if is_better(answers_H)]
-    if not better:
-        return stages[-1]
-    return stages[max(better, key=lambda place: float(right_by(labels_H, answers[place]).mean()))]
+    right = [float(right_by(labels_H, answers_H).mean()) for answers_H in answers]
+    place = max(better, key=lambda place: right[place], default=len(stages) - 1)
+    # Each process found T for itself: all must come to the same end, however close it is.
+    return stages[world.share(place)]
+
+
+def _transition(validation: Split, kept: Kept | None) -> list[Tensor]:
+    """T, if the validation labels arose by it and it says which class a label came from."""
+    given = validation.given_labels
+    if kept is None or kept.transition is None or given is None:
+        return []
+    arose_so = torch.equal(given, validation.labels)  # else true labels took their place
+    says_something = float(torch.linalg.cond(kept.transition.cpu().double())) < MOST_CONDITION
+    return [kept.transition] if arose_so and says_something else []
 
 
 def right_by(labels_H: Tensor, answers_H: Tensor, transition_CC: Tensor | None = None) -> Tensor:
@@ -247,12 +266,12 @@ def _is_clear(gain_H: Tensor) -> bool:
     return len(gain_H) > 1 and bool(gain_H.mean() > (gain_H.var() / len(gain_H)).sqrt())
 
 
-def _answers(stage: StageResult, validation: Split) -> Tensor:
+def _answers(stage: StageResult, validation: Split, world: World) -> Tensor:
     """[H], the classes that its best model finds in the held-out samples."""
     if stage.best.answers is not None:
         return stage.best.answers
     # It was finished before they were kept.
-    return predict_probabilities(best_model(stage), validation.inputs).argmax(dim=1).cpu()
+    return predict_probabilities(best_model(stage), validation.inputs, world).argmax(dim=1).cpu()
 
 
 def best_model(result: StageResult) -> nn.Module:

@@ -27,7 +27,6 @@ class Judge:
     validation: Split
     world: World = ALL_ALONE
     describer: nn.Module | None = None  # whose features say what is similar; None: each model's own
-    transition: Tensor | None = None  # [C, C], of what was judged last: how labels became others
     _features_ND: Tensor | None = field(default=None, repr=False)
 
     def __call__(self, model: nn.Module, probabilities_NC: Tensor, is_led: bool) -> Judgement:
@@ -69,9 +68,7 @@ class Judge:
             sees_more = says_more(labels_N, probabilities_NC, alone, features, held_out_N)
             # Several processes must come to the same end, however close it is.
             features = features if self.world.share(sees_more) else alone
-        judgement = judge(labels_N, probabilities_NC, features, held_out_N)
-        self.transition = judgement.transition
-        return judgement
+        return judge(labels_N, probabilities_NC, features, held_out_N)
 
     def _splits(self) -> list[Split]:
         return [split for split in (self.train, self._held_out()) if split is not None]

@@ -55,7 +55,7 @@ from mlnt.training import Stage, StageResult, Trainer
 # Joint Optimization (Tanaka et al. 2018) by the kind of noise: the constant rate while labels are
 # corrected (0.08 and 0.03, of the 0.2 of ordinary training), the weights of the prior and of the
 # entropy. From a reimplementation for CIFAR-10 (YU1ut), whose figures are the publication's. Its
-# first stage has 200 epochs and begins at the 70th; here as many as any stage, in proportion.
+# first stage has 200 epochs and begins at the 70th; here `last_epochs`, in proportion.
 JOINT = {"symmetric": (0.4, 1.2, 0.8), "asymmetric": (0.15, 0.8, 0.4)}
 CLEAN_SHARE = 0.1  # of the training samples, whose true labels CNN-CRF is told
 
@@ -127,7 +127,8 @@ class Recipe:
         labels did them more good than harm, for all that can be told; then nobody."""
         if self.unlabelled is None:
             return None
-        better = choose_stage([labelled, self.unlabelled], self.trainer.validation)
+        stages, trainer = [labelled, self.unlabelled], self.trainer
+        better = choose_stage(stages, trainer.validation, world=trainer.world)
         return self.unlabelled if better is self.unlabelled else None
 
     def _settings(self, mentor: nn.Module | None) -> Settings:
@@ -234,8 +235,7 @@ def run_recipe(
     recipe = Recipe(trainer, new_model, classes).begun()
     led: Led = getattr(recipe, method)()
     own_stages = [stage for stage in led.stages if stage.stage.method == method]
-    transition = None if led.judge is None else led.judge.transition
-    chosen = choose_stage(own_stages, trainer.validation, transition)
+    chosen = choose_stage(own_stages, trainer.validation, led.kept, trainer.world)
     model = best_model(chosen)
     probabilities_NC = predict_probabilities(model, trainer.train.inputs, trainer.world)
     judge = led.judge or Judge(trainer.train, trainer.validation, trainer.world)

@@ -8,6 +8,7 @@ from mlnt.methods.base import Rates
 # Steps. Statistics of batch norm, which come of the teacher's own answers where no squares are
 # blanked, remember about ten: of weights that changed faster they would be those of others.
 LEAST_REMEMBERED = 20
+ITERATED = ("mean_teacher", "iterative", "mlnt")  # methods with mentors
 
 
 def rates_at(
@@ -54,9 +55,16 @@ def settled_gamma(steps_left: int) -> float:
 
 
 def last_settings(settings: Settings) -> Settings:
-    """The settings of what a method ends with, whose model is the one to use."""
+    """The settings of what a method ends with."""
     epochs = settings.last_epochs
     return settings if isinstance(epochs, str) else replace(settings, epochs=epochs)
+
+
+def has_last(settings: Settings) -> bool:
+    """Whether anything comes last, after something else: not where one iteration is all."""
+    if settings.method in ITERATED:
+        return settings.iterations > 1
+    return settings.method != "cross_entropy"
 
 
 def led_settings(settings: Settings) -> Settings:

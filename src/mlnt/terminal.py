@@ -19,6 +19,7 @@ from mlnt.data.oddities import few_of, odd_classes, span
 from mlnt.models import usual_model
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.words import noise_in_words
+from mlnt.schedule import has_last
 from mlnt.texts import one_line, visible
 from mlnt.training import Stage, Watcher, model_name
 
@@ -84,8 +85,8 @@ class TerminalProgress(Watcher):
             self._say(line)
         model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
         epochs = f"{_epochs(settings.epochs)} a stage"
-        if not isinstance(settings.last_epochs, str):
-            epochs += f", {settings.last_epochs} the last"
+        if has_last(settings) and not isinstance(settings.last_epochs, str):
+            epochs += f", {settings.last_epochs} at last"
         if settings.weights == "self" and not isinstance(settings.self_epochs, str):
             epochs = f"{_epochs(settings.self_epochs)} without labels, {epochs}"
         self._say(f"{model}, {epochs}, M={settings.sets}")

@@ -330,15 +330,16 @@ class Trainer:
         """Validation and test accuracy of every model; `results` keep those of the best epoch."""
         row = {}
         for name, model in models.items():
-            figures, answers = {}, {}
+            figures, answers_H = {}, None
             for part, split in (("validation", self.validation), ("test", self.test)):
                 if split is not None:
                     probabilities = predict_probabilities(model, split.inputs, self.world)
                     rows = readable(split.inputs)
                     figures[part] = float(accuracy(probabilities[rows], split.labels[rows]))
-                    answers[part] = probabilities.argmax(dim=1).cpu()
+                    if split is self.validation:
+                        answers_H = probabilities.argmax(dim=1).cpu()
             row[name] = figures
-            results[name].note(epoch, figures, model, choice, answers["validation"])
+            results[name].note(epoch, figures, model, choice, answers_H)
         return row
 
 

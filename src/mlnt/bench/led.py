@@ -49,8 +49,8 @@ COMMON = {
 }  # fmt: skip
 AS_IT_IS = "as it is"  # the name of a trial that changes nothing
 CAPTION = (
-    "Accuracy in % on held-out data with clean labels, mean of the last three epochs ± standard "
-    "error over n seeds; no test data. given back: of the kept labels, in the last epoch."
+    "Accuracy in % by the {validation} labels of held-out data, mean of the last three epochs ± "
+    "standard error over n seeds; no test data. given back: of the kept labels, in the last epoch."
 )
 
 
@@ -89,7 +89,8 @@ class LedResult:
 
     def to_rich(self) -> Iterator[RenderableType]:
         yield f"{self.machine}, torch {self.torch}; {self.data}, noise {self.settings['noise']}"
-        table = Table(title="a led iteration", title_style="", caption=CAPTION)
+        caption = CAPTION.format(validation=self.settings["validation"])
+        table = Table(title="a led iteration", title_style="", caption=caption)
         table.add_column("trial", overflow="fold")
         for heading in ("n", "student", "teacher", "given\nback", "wrong\nkept", "ms/step", "s"):
             table.add_column(heading, justify="right", no_wrap=True)

@@ -25,7 +25,8 @@ from mlnt.methods.base import Method, Rates, loss_backward_, make_optimizer, per
 
 PROJECTED = 64
 TEMPERATURE = 0.2  # of similarities: the lower, the more the most similar others count
-BATCH = 512  # at least: the more others a view is to be told from, the more is learnt
+# Of the usual batch: the more others a view is to be told from, the more is learnt.
+BATCHES_AT_ONCE = 4
 
 
 class Contrastive(Method):
@@ -78,7 +79,7 @@ class Contrastive(Method):
 def contrastive_settings(settings: Settings, samples: int) -> Settings:
     """Of a stage without labels: its epochs, larger batches, and rates that go with them."""
     usual = settings.batch_size
-    size = max(usual, min(BATCH, samples // FEWEST_STEPS))
+    size = max(usual, min(BATCHES_AT_ONCE * usual, samples // FEWEST_STEPS))
     epochs = settings.epochs if isinstance(settings.self_epochs, str) else settings.self_epochs
     return replace(
         settings,

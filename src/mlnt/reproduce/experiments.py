@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlnt.config import fields_by_name
+from mlnt.schedule import ITERATED
 
 # Down the tables: the baselines, the two ablations of MLNT, MLNT itself.
 METHODS = (
@@ -12,7 +13,6 @@ METHODS = (
     "mean_teacher", "iterative", "mlnt",
 )  # fmt: skip
 # These train a teacher beside the student, in iterations led by mentors.
-LED = ("mean_teacher", "iterative", "mlnt")
 # The stage that counts of the others: joint_optimization ends with a network on the labels found.
 STAGES = {"cross_entropy": 0, "joint_optimization": 2}
 # What a run of MLNT begins with, and what it is called in pictures.
@@ -60,7 +60,7 @@ class Experiment:
             yield Line("contrastive", "student", 0)
         for method in self.methods:
             for setting in self.settings_of(method):
-                if method not in LED:
+                if method not in ITERATED:
                     yield Line(method, "student", STAGES.get(method, 1))
                     continue
                 for iteration in range(iterations if setting else 1, iterations + 1):

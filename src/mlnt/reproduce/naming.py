@@ -12,8 +12,8 @@ from typing import Any
 
 from mlnt.config import PRESETS, Settings, make_settings, settings_from
 from mlnt.journal import MACHINE
-from mlnt.reproduce.experiments import LED
 from mlnt.reproduce.places import HUMAN_LABELS
+from mlnt.schedule import ITERATED, has_last
 
 PAPER = "paper"
 FAST_AND_PAPER = ("cifar10-fast", "cifar10")  # presets; the first is the one without a name
@@ -86,10 +86,17 @@ def differences(preset: str, settings: Settings) -> list[str]:
     validation = "noisy" if settings.noise == "none" else "clean"
     usual = asdict(make_settings(preset, validation=validation))
     return [
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={without_folders(str(value))}"
+        f"{name}={_text(value)}"
         for name, value in what_counts(settings).items()
         if value != usual[name]
     ]
+
+
+def _text(value: Any) -> str:
+    """Short, but what can be read back."""
+    if not isinstance(value, float):
+        return without_folders(str(value))
+    return short if float(short := f"{value:g}") == value else repr(value)
 
 
 def what_counts(settings: Settings) -> dict[str, Any]:
@@ -100,9 +107,9 @@ def what_counts(settings: Settings) -> dict[str, Any]:
     others = {*MACHINE, "method", "noise", "seed"}
     if settings.weights != "self":
         others.add("self_epochs")
-    if settings.method == "cross_entropy":
-        others.add("last_epochs")  # nothing comes after it
-    if settings.method not in LED:
+    if not has_last(settings):
+        others.add("last_epochs")
+    if settings.method not in ITERATED:
         others |= {field.name for field in fields(settings) if field.metadata["group"] == "Mentor"}
     return {name: value for name, value in asdict(settings).items() if name not in others}
 

@@ -11,8 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mlnt.reproduce.experiments import LED, Line, symbol_of
+from mlnt.reproduce.experiments import Line, symbol_of
 from mlnt.reproduce.results import Row
+from mlnt.schedule import ITERATED
 from mlnt.texts import harmless, markdown_cell, visible
 
 LEGEND = (
@@ -182,7 +183,7 @@ def label(line: Line, short: bool) -> str:
     """`mlnt teacher (3)`, or at length `mlnt teacher, iteration 3`; `mlnt student, M=5`."""
     names = SHORT_NAMES if short else NAMES
     name = names.get(line.method, line.method.replace("_", " "))
-    if line.method not in LED:
+    if line.method not in ITERATED:
         return name
     name += f" {line.model}"
     if line.setting:
@@ -195,7 +196,7 @@ def _part(line: Line) -> tuple[object, ...]:
     """The paper draws a rule between the baselines and each iteration of MLNT."""
     if line.method == "mlnt":
         return (line.method, line.iteration, line.setting)
-    return (line.method in LED and line.method,)
+    return (line.method in ITERATED and line.method,)
 
 
 def _beside(row: Row) -> str:
