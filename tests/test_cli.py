@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +119,8 @@ def test_a_table_from_csv_to_predictions(
     assert "look" in said
     chosen = json.loads((tmp_path / "run" / "summary.json").read_text())["chosen"]
     name = f"mlnt {chosen['model']}, iteration {chosen['iteration']}"
-    assert f"\nchosen: {name}\n" in said
+    why = r" \(the last iteration; none before is better by more than chance\)"
+    assert re.search(rf"^chosen: {name}({why})?$", said, flags=re.MULTILINE)
     (tmp_path / "new.csv").write_text("a,b\n3,4\n3,0\n")
     assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
     predicted = capsys.readouterr().out
@@ -278,5 +280,8 @@ def test_why_a_model_is_chosen_that_validates_lower() -> None:
     assert chosen_line(summary).endswith(
         "(the last iteration; none before is better by more than chance)"
     )
+    summary["models"].append({**row, "iteration": 3, "validation": 20.0})
+    assert chosen_line(summary) == "chosen: mlnt teacher, iteration 2", "not the last"
+    summary["models"].pop()
     summary["models"][1]["validation"] = 35.0
     assert chosen_line(summary) == "chosen: mlnt teacher, iteration 2"

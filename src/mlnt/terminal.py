@@ -220,8 +220,9 @@ def chosen_line(summary: dict[str, Any]) -> str:
     """Which model `predict` and `export` take, where colours do not show it."""
     chosen = summary["chosen"]
     own = [row for row in summary["models"] if row["method"] == chosen["method"]]
-    of_last = [row["validation"] for row in own if row["iteration"] == chosen["iteration"]]
-    is_below = max(row["validation"] for row in own) > max(of_last)
+    of_it = [row["validation"] for row in own if row["iteration"] == chosen["iteration"]]
+    is_last = chosen["iteration"] == max(row["iteration"] for row in own)
+    is_below = is_last and max(row["validation"] for row in own) > max(of_it)
     why = " (the last iteration; none before is better by more than chance)" if is_below else ""
     return f"chosen: {model_name(chosen['method'], chosen['model'], chosen['iteration'])}{why}"
 
