@@ -70,9 +70,8 @@ def test_trials_differ_in_their_settings_alone(
     watched: tuple[Path, list[tuple[Trainer, Any]]],
 ) -> None:
     found, trained = content(watched[0]), watched[1]
-    assert [result.stage for _, result in trained] == 2 * [
-        Stage("cross_entropy", 0), Stage("mlnt", 2), Stage("mlnt", 2),
-    ]  # fmt: skip
+    of_a_seed = [Stage("cross_entropy", 0), Stage("mlnt", 2), Stage("mlnt", 2)]
+    assert [result.stage for _, result in trained] == 2 * of_a_seed
     assert all(trainer.test is None for trainer, _ in trained), "nothing is chosen by test data"
     for seed in (0, 1):
         mentor, *led = (result for trainer, result in trained if trainer.settings.seed == seed)

@@ -253,8 +253,10 @@ def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(InputError, match=r"are both .*seed-0; give one"):
         write_results([tmp_path / "a", tmp_path / "again"], results)
     # As if the preset had changed since: the same name, other settings.
-    fast = {"a": make_run(tmp_path / "new-0", epochs=31), "b": make_run(tmp_path / "new-1",
-            epochs=31, seed=1)}  # fmt: skip
+    fast = {
+        "a": make_run(tmp_path / "new-0", epochs=31),
+        "b": make_run(tmp_path / "new-1", epochs=31, seed=1),
+    }
     monkeypatch.setattr("mlnt.reproduce.naming.differences", lambda preset, settings: [])
     usual = make_settings("cifar10-fast").epochs
     with pytest.raises(InputError, match=rf"holds another run \(epochs={usual}, now 31"):

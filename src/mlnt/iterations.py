@@ -2,7 +2,7 @@
 
     iteration 1 -> mentor -> filter -> iteration 2 -> mentor -> filter -> iteration 3
 
-Axes: N samples, C classes.
+Axes: N samples, H held out, C classes.
 """
 
 from collections.abc import Callable, Sequence

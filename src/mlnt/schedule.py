@@ -8,7 +8,8 @@ from mlnt.methods.base import Rates
 # Steps. Statistics of batch norm, which come of the teacher's own answers where no squares are
 # blanked, remember about ten: of weights that changed faster they would be those of others.
 LEAST_REMEMBERED = 20
-ITERATED = ("mean_teacher", "iterative", "mlnt")  # methods with mentors
+# These train a teacher beside the student, in iterations led by mentors.
+ITERATED = ("mean_teacher", "iterative", "mlnt")
 
 
 def rates_at(

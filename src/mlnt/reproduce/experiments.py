@@ -12,8 +12,8 @@ METHODS = (
     "cross_entropy", "forward", "forward_true", "cnn_crf", "joint_optimization",
     "mean_teacher", "iterative", "mlnt",
 )  # fmt: skip
-# These train a teacher beside the student, in iterations led by mentors.
-# The stage that counts of the others: joint_optimization ends with a network on the labels found.
+# The stage that counts of methods without mentors: joint_optimization ends with a network on the
+# labels found.
 STAGES = {"cross_entropy": 0, "joint_optimization": 2}
 # What a run of MLNT begins with, and what it is called in pictures.
 FIRST_STAGES = {"contrastive": "contrastive features", "cross_entropy": "cross entropy"}
