@@ -215,6 +215,8 @@ def test_tensors_that_do_not_fit() -> None:
         mlnt.synthetic_labels(torch.zeros(4).long(), torch.zeros(4))
     with pytest.raises(mlnt.InputError, match="update='summed'"):
         make_settings(update="summed", lr=0)
+    with pytest.raises(mlnt.InputError, match="update='summed'"):
+        make_settings(update="summed", led_lr=0)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,13 @@ def test_mistakes_are_told_before_anything_is_trained(
         run(trials=("", trial))
 
 
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+def test_a_trial_without_effect_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "run", no_training)
+    with pytest.raises(InputError, match=f"{name} has no effect where led_{name} is set"):
+        run(trials=(f"{name}=0.1",), **{f"led_{name}": 0.01})
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "led.json"
     command = ["bench", "--led", "", "--led", "tau=0.95", "--data", "digits", "--epochs", "2"]

@@ -105,8 +105,8 @@ def test_minutes_stop_it_and_the_same_command_goes_on(
 
     def up_in_the_second_cell(self: Trainer) -> None:
         original(self)
-        asked.append(self)
-        if self is not asked[0]:
+        asked.append(self.train)
+        if self.train is not asked[0]:
             raise Stopped
 
     with monkeypatch.context() as patched:

@@ -432,6 +432,16 @@ def test_weight_decay_once_a_mentor_filters(
     assert found == expected
 
 
+@pytest.mark.parametrize("method", ["mlnt", "mean_teacher", "iterative"])
+@pytest.mark.parametrize(("led", "expected"), [("same", [0.2, 0.2]), (0.05, [0.2, 0.05])])
+def test_learning_rate_once_a_mentor_filters(
+    method: str, led: float | str, expected: list[float]
+) -> None:
+    rates = {"lr": 0.2, "led_lr": led, "fall_at": 1.0}
+    training = mlnt.train(blobs(), **quick(method=method, batch_size=32, epochs=1, **rates))
+    assert [row["lr"] for row in training.history if row["iteration"] > 0] == expected
+
+
 @pytest.mark.parametrize(
     ("free", "reserved", "expected"),  # GiB of 80; CUDA itself takes one
     [(76, 3, False), (79, 0, False), (70, 3, True), (10, 69, False), (10, 60, True)],

@@ -109,6 +109,14 @@ class Settings:
         low=0,
         high=1,
     )
+    led_lr: float | str = setting(
+        "same",
+        "learning rate of the class update where a mentor has filtered the labels; same: as "
+        "elsewhere",
+        group="Mentor",
+        low=0,
+        words=("same",),
+    )
     led_weight_decay: float | str = setting(
         "same",
         "weight decay where a mentor has filtered the labels; same: as elsewhere",
@@ -240,7 +248,7 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_setting(field, getattr(self, field.name))
-        if self.update == "summed" and self.lr == 0:
+        if self.update == "summed" and 0 in (self.lr, self.led_lr):
             raise InputError(
                 "update='summed' weighs the meta-gradient by eta / lr; lr must not be 0"
             )
@@ -273,9 +281,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "weights": "self",
         "self_epochs": 96,
         "epochs": 30,
-        "last_epochs": 90,
+        "last_epochs": 60,
         "lr": 0.2,
         "weight_decay": 2e-4,
+        "led_lr": 0.1,
         "led_weight_decay": 5e-4,
         "teacher_settles": True,
         "fall": "linear",

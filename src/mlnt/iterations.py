@@ -175,11 +175,12 @@ def run_iterations(
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
             for watcher in trainer.watchers:
                 watcher.filtered(led.filters[-1])
-        indices, method = None, make_method(mentor)
+        method, its_trainer, indices = make_method(mentor), trainer, None
         if kept is not None:
+            its_trainer, indices = trainer.where_led(), kept.indices
             # The same tensor: where the run goes on, it gets the weights that it was begun with.
-            indices, method.class_weights = kept.indices, kept.class_weights
-        stage = trainer.run(Stage(name, iteration), method, indices)
+            method.class_weights = kept.class_weights
+        stage = its_trainer.run(Stage(name, iteration), method, indices)
         if kept and stage.kept is not None and not torch.equal(kept.indices, stage.kept):
             # Another process began this iteration, and a GPU may answer a little differently twice.
             led.kept = replace(kept, indices=stage.kept)

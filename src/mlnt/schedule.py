@@ -10,6 +10,8 @@ from mlnt.methods.base import Rates
 LEAST_REMEMBERED = 20
 # These train a teacher beside the student, in iterations led by mentors.
 ITERATED = ("mean_teacher", "iterative", "mlnt")
+# Settings, and those that take their place where a mentor has filtered the labels.
+LED = {"lr": "led_lr", "weight_decay": "led_weight_decay"}
 
 
 def rates_at(
@@ -72,7 +74,8 @@ def led_settings(settings: Settings) -> Settings:
     """The settings of an iteration whose labels a mentor has filtered.
 
     What it learns from is the same few labels again and again, and some of the wrong ones are
-    among them: it takes more to keep it from learning those by heart.
+    among them: it takes more weight decay to keep it from learning those by heart, and then a lower
+    rate, or the network forgets as fast as it learns.
     """
-    decay = settings.led_weight_decay
-    return settings if isinstance(decay, str) else replace(settings, weight_decay=decay)
+    of_led = {name: getattr(settings, led) for name, led in LED.items()}
+    return replace(settings, **{k: v for k, v in of_led.items() if not isinstance(v, str)})

@@ -24,7 +24,7 @@ from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
 from mlnt.methods.base import Method, Rates
 from mlnt.progress import Choice, Clock, ModelResult, Progress
-from mlnt.schedule import last_settings, rates_at
+from mlnt.schedule import last_settings, led_settings, rates_at
 from mlnt.steps import Steps
 
 # Steps after which several processes ask each other whether to stop; and after an epoch's last.
@@ -152,8 +152,11 @@ class Trainer:
 
     def at_last(self) -> "Trainer":
         """For what a method ends with."""
-        settings = last_settings(self.settings)
-        return self if settings is self.settings else replace(self, settings=settings)
+        return replace(self, settings=last_settings(self.settings))
+
+    def where_led(self) -> "Trainer":
+        """For an iteration whose labels a mentor has filtered."""
+        return replace(self, settings=led_settings(self.settings))
 
     @property
     def steps_per_epoch(self) -> int:

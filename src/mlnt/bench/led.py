@@ -37,7 +37,7 @@ from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.recipes import Recipe
 from mlnt.reproduce.results import Spread
 from mlnt.runs import RunFolder
-from mlnt.schedule import led_settings
+from mlnt.schedule import LED
 from mlnt.training import Stage, StageResult
 
 # What a trial cannot change: all trials of a seed have it in common, or it says nothing of one
@@ -123,6 +123,8 @@ def run_led(
     place, dataset = pick_device(device), open_dataset(str(data))
     given = {"validation": "clean", **settings, "noise": noise, "device": device}
     usual = choose_settings(dataset, place, preset, given).settings
+    for change in changes.values():
+        _refuse_without_effect(change, usual)
     plans = {name: settings_from({**asdict(usual), **change}) for name, change in changes.items()}
     result = LedResult(
         machine=machine_name(place),
@@ -162,6 +164,12 @@ def changes_of(trial: str) -> dict[str, str]:
     return changes
 
 
+def _refuse_without_effect(change: dict[str, str], usual: Settings) -> None:
+    for name, led in LED.items():
+        if name in change and led not in change and not isinstance(getattr(usual, led), str):
+            raise InputError(f"a trial's {name} has no effect where {led} is set; change {led}")
+
+
 class _Bench:
     """What all trials of a seed share: data, weights to begin with, the mentor and its eyes."""
 
@@ -182,11 +190,11 @@ class _Bench:
     def train(self, name: str, settings: Settings) -> LedRow:
         free(self.device)
         with self._at_work(settings):
-            trainer = self.ground.trainer(settings)
+            trainer = self.ground.trainer(settings).where_led()
             kept = filtered_by(self.mentor, False, trainer, self.judge)
             method = MLNT(
                 copy_model(self.initial),
-                led_settings(settings),
+                trainer.settings,
                 self.features_ND,
                 self.mentor,
                 trainer.generator,
