@@ -227,18 +227,14 @@ def few_steps(labels: Tensor, steps: int = 3) -> Contrastive:
     return method
 
 
-def test_labels_reach_the_last_layer_and_nothing_else() -> None:
+def test_labels_reach_nothing() -> None:
     one, other = few_steps(torch.arange(32) % 10), few_steps(torch.arange(32) // 4)
-    for name, p in one.encoder.named_parameters():
-        assert torch.equal(p, other.encoder.get_parameter(name)), name
-    for name, p in one.projection.named_parameters():
-        assert torch.equal(p, other.projection.get_parameter(name)), name
-    assert not torch.equal(one.last.weight, other.last.weight)
     begun = few_steps(torch.arange(32) % 10, steps=0)
-    assert all(
-        not torch.equal(p, begun.encoder.get_parameter(name))
-        for name, p in one.encoder.named_parameters()
-    )
+    for part in ("encoder", "projection", "last"):
+        for name, p in getattr(one, part).named_parameters():
+            assert torch.equal(p, getattr(other, part).get_parameter(name)), name
+            is_trained = not torch.equal(p, getattr(begun, part).get_parameter(name))
+            assert is_trained == (part != "last"), name
 
 
 @pytest.mark.parametrize(
@@ -262,16 +258,29 @@ def test_settings(samples: int, batch_size: int, self_epochs: Any, expected: Any
 def test_features_of_the_digits() -> None:
     """A linear layer that learnt half of its labels wrong; on random features as a comparison."""
     found = {}
-    for epochs in (1, 25):
+    for epochs, lr in ((1, 0.0), (25, 0.2)):
         settings = {"noise": "symmetric:0.5", "validation": "clean", "seed": 2, "sets": 1}
         training = mlnt.train(
-            "digits", weights="self", self_epochs=epochs, epochs=1, iterations=1, **settings
+            "digits", weights="self", self_epochs=epochs, lr=lr, epochs=1, iterations=1, **settings
         )
         (row,) = [r for r in training.summary["models"] if r["method"] == "contrastive"]
         assert row["best_epoch"] == epochs
         assert row["best"] == row["last"]
-        found[epochs] = row["best"]
-    assert found[25] > 75 > 40 > found[1]
+        rows = [r for r in training.history if r["method"] == "contrastive"]
+        assert all("contrast" in r and "student" not in r for r in rows)
+        found[lr] = row["best"]
+    assert found[0.2] > max(90, found[0.0] + 3)
+
+
+def test_a_frozen_last_layer_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Beginnings(monkeypatch)
+    model = SmallConv(1, 10, width=4)
+    last = split_at_features(model, torch.zeros(2, 1, 8, 8))[1]
+    last.requires_grad_(False)
+    given = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 64}
+    mlnt.train(few_digits(0, 320), model=model, weights="self", method="cross_entropy", **given)
+    (name,) = [k for k, v in found.begun["cross_entropy"].items() if v.shape == last.weight.shape]
+    assert torch.equal(found.begun["cross_entropy"][name], last.weight)
 
 
 class Beginnings:
@@ -304,21 +313,29 @@ def test_all_networks_begin_with_them(method: str, monkeypatch: pytest.MonkeyPat
     stages = list(found.begun)
     assert stages[0] == "contrastive"
     assert len(stages) > 2
-    learnt = found.ended["contrastive"]
-    for stage in stages[1:]:
-        assert all(torch.equal(found.begun[stage][key], learnt[key]) for key in learnt), stage
+    learnt, first = found.ended["contrastive"], found.begun[stages[1]]
+    for stage in stages[2:]:
+        assert all(torch.equal(found.begun[stage][key], first[key]) for key in first), stage
+    differing = {key for key in learnt if not torch.equal(first[key], learnt[key])}
+    assert {tuple(first[key].shape) for key in differing} == {(10, 128), (10,)}, "the last layer"
+    assert not any(first[key].any() for key in differing)
     assert [row["method"] for row in training.history[:2]] == ["contrastive"] * 2
     assert {s.batch_size for s in found.settings.values()} == {64}, "288 samples are few"
     assert training.summary["chosen"]["method"] == method
 
 
 @pytest.mark.parametrize(
-    ("noise", "self_epochs", "is_led"), [("symmetric:0.9", 30, True), ("none", 1, False)]
+    ("noise", "self_epochs", "epochs", "width", "is_led"),
+    [("symmetric:0.9", 30, 2, 16, True), ("none", 1, 15, 2, False)],
 )
-def test_they_lead_where_labels_do_harm(noise: str, self_epochs: int, is_led: bool) -> None:
-    given = {"epochs": 2, "self_epochs": self_epochs, "iterations": 2, "sets": 1, "seed": 1}
-    given |= {"validation": "clean", "validation_share": 0.3, "lr": 0.5}
-    training = mlnt.train("digits", noise=noise, weights="self", **given)
+def test_they_lead_where_labels_do_harm(
+    noise: str, self_epochs: int, epochs: int, width: int, is_led: bool
+) -> None:
+    torch.manual_seed(0)
+    given = {"epochs": epochs, "self_epochs": self_epochs, "iterations": 2, "sets": 1, "seed": 1}
+    given |= {"validation": "clean", "validation_share": 0.3, "weights": "self", "noise": noise}
+    given["lr"] = 0.5 if is_led else 0.2
+    training = mlnt.train("digits", model=SmallConv(1, 10, width=width), **given)
     by_stage = {row["method"]: row["validation"] for row in training.summary["models"][:2]}
     assert (by_stage["contrastive"] > by_stage["cross_entropy"]) == is_led
     filters = training.summary["filters"]

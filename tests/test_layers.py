@@ -22,7 +22,7 @@ LAYERS = (
     {"checkpoints", "config", "runs", "device", "origin", "values"},
     {"data", "defaults", "models", "resnet"},
     {"meta"},
-    {"evaluation", "gallery", "judging", "label_issues", "noise_model"},
+    {"evaluation", "gallery", "judging", "label_issues", "linear", "noise_model"},
     {"methods"},
     {"progress", "schedule", "steps"},
     {"training"},

@@ -79,6 +79,24 @@ def test_first_stages_are_trained_once_and_every_method_ends_as_if_alone(
     assert (tmp_path / "mlnt" / cells.SHELF).is_dir(), "other cells may still come"
 
 
+def test_features_without_labels_are_trained_once_whatever_the_labels(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_table: tuple[str, ...],
+    epochs_trained: Counter[str],
+) -> None:
+    noises = ("symmetric:0.5", "symmetric:0.2")
+    two_rates = dataclasses.replace(EXPERIMENTS["table1"], noises=noises)
+    monkeypatch.setitem(EXPERIMENTS, "table1", two_rates)
+    table1(tmp_path / "together", "mlnt")
+    assert epochs_trained["contrastive"] == 2
+    assert epochs_trained["cross_entropy"] == 2 * len(noises)
+    for noise in ("symmetric-0.5", "symmetric-0.2"):
+        table1(tmp_path / noise, f"mlnt/{noise}")
+        name = f"cells/mlnt/{noise}/seed-0"
+        assert_same_end(tmp_path / "together" / name, tmp_path / noise / name)
+
+
 def test_the_seconds_of_a_stage_count_for_everyone_who_has_it(
     tmp_path: Path, small_table: tuple[str, ...]
 ) -> None:
@@ -167,10 +185,11 @@ def test_networks_of_ones_own_are_not_taken_for_each_other(
     assert not (tmp_path / "shelf").exists()
 
 
+@pytest.mark.parametrize("differs", [True, False])
 def test_who_was_slower_keeps_to_its_own_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_trained: Counter[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_trained: Counter[str], differs: bool
 ) -> None:
-    """Cross entropy on the shelf came of another's features: on a GPU those would differ."""
+    """Cross entropy on the shelf came of another's features: on a GPU those may differ."""
     leave_out_reports(monkeypatch)
     folder = tmp_path / "shelf"
     train_digits(tmp_path / "first", shelf=folder, weights="self")
@@ -184,9 +203,19 @@ def test_who_was_slower_keeps_to_its_own_beginning(
         return original(self, stage)
 
     monkeypatch.setattr(Shelf, "lacks", put_back)
+    if differs:
+        follow = Shelf.follow
+
+        def a_little_different(self: Shelf, content: dict[str, Any]) -> None:
+            content["steps"]["models"]["student"]["0.weight"] += 1e-7
+            follow(self, content)
+
+        monkeypatch.setattr(Shelf, "follow", a_little_different)
     epochs_trained.clear()
     train_digits(tmp_path / "second", shelf=folder, weights="self")
-    assert epochs_trained["contrastive"] == epochs_trained["cross_entropy"] == 1
+    assert epochs_trained["contrastive"] == 1
+    assert epochs_trained["cross_entropy"] == int(differs)
+    assert len(list(folder.iterdir())) == (3 if differs else 2)
 
 
 def train_digits(out: Path, **options: Any) -> None:
@@ -198,7 +227,8 @@ def train_digits(out: Path, **options: Any) -> None:
 class TestWhatFirstStagesDependOn:
     def config(self, **settings: Any) -> dict[str, Any]:
         chosen = dataclasses.asdict(make_settings("digits", **settings))
-        data = {"name": "digits", "fingerprint": "of labels and pictures"}
+        data = {"name": "digits", "fingerprint": "of labels and pictures", "classes": ["0", "1"]}
+        data |= {"encoder": "of images"}
         names = ("torch", "python", "noise", "machine", "commit")
         return {"settings": chosen, "data": data, **dict.fromkeys(names, "the same")}
 
@@ -240,7 +270,20 @@ class TestWhatFirstStagesDependOn:
 
     def test_on_data_code_and_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first = digest_of_beginning(self.config())
-        for name in ("data", "noise", "commit", "machine", "torch", "python"):
+        for name in ("data", "noise", "machine", "torch", "python"):
             assert digest_of_beginning({**self.config(), name: "another"}) != first
         monkeypatch.setattr(shelf, "_digest_of_code", lambda: "of changed files")
+        assert digest_of_beginning(self.config()) != first
+
+    def test_without_labels_on_the_samples_alone(self) -> None:
+        first = digest_of_beginning(self.config(), "of pictures")
+        other = self.config(noise="symmetric:0.1", validation="clean")
+        other["data"] |= {"fingerprint": "of other labels"}
+        other["noise"] = "another"
+        assert digest_of_beginning(other, "of pictures") == first
+        assert digest_of_beginning(other, "of others") != first
+        assert digest_of_beginning(self.config(self_epochs=9), "of pictures") != first
+        for change in ({"classes": ["0", "1", "2"]}, {"name": "another"}, {"encoder": "another"}):
+            changed = {**other, "data": {**other["data"], **change}}
+            assert digest_of_beginning(changed, "of pictures") != first
         assert digest_of_beginning(self.config()) != first

@@ -19,7 +19,7 @@ from mlnt import __version__
 from mlnt.allocator import memory_kept
 from mlnt.config import Settings, convert, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
-from mlnt.data.fingerprint import fingerprint, other_fingerprints
+from mlnt.data.fingerprint import fingerprint, fingerprint_of_inputs, other_fingerprints
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.picture_sets import as_read
@@ -45,6 +45,7 @@ from mlnt.origin import commit, machine_name
 from mlnt.outcome import Outcome, draw_report
 from mlnt.recipes import check_method, check_network, run_recipe
 from mlnt.runs import CONFIG, FAULTS, RunFolder
+from mlnt.shelf import Shelf
 from mlnt.training import Trainer, Watcher
 
 __all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
@@ -101,8 +102,8 @@ def train(
     model    a name, a network (each stage starts from a copy of it), or a function that makes one
     resume   go on with an unfinished run that lies in `out`, begun with the same data and settings
     deadline by time.monotonic: stops before it, in the middle of an epoch too; raises `Stopped`
-    shelf    folder in which runs on the same data keep the stages that they have in common; not
-             with a network or weights of your own
+    shelf    folder in which runs on the same data, with these labels or others, keep the stages
+             that they have in common; not with a network or weights of your own
     settings any setting of `mlnt.config.Settings` by its name: epochs=20, noise="symmetric:0.5"
     """
     began = time.perf_counter()
@@ -163,7 +164,9 @@ def train(
             config["job"] = job()
             config |= {"machine": machine_name(device), "commit": commit()}
             stack.enter_context(run.locked())
-            shared = shelf if own_model is None and _is_ours(chosen) else None
+            shared = None
+            if shelf is not None and own_model is None and _is_ours(chosen):
+                shared = Shelf(Path(shelf), config, fingerprint_of_inputs(prepared.train))
             trainer.journal = journal = begin(run, config, chosen, resume, shared)
             stack.enter_context(_telling_what_is_left(journal, going_on(run.path, chosen.model)))
             _report_faults_to(run, train_split)

@@ -248,10 +248,11 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_setting(field, getattr(self, field.name))
-        if self.update == "summed" and 0 in (self.lr, self.led_lr):
-            raise InputError(
-                "update='summed' weighs the meta-gradient by eta / lr; lr must not be 0"
-            )
+        for name in ("lr", "led_lr"):
+            if self.update == "summed" and getattr(self, name) == 0:
+                raise InputError(
+                    f"update='summed' weighs the meta-gradient by eta / lr; {name} must not be 0"
+                )
 
 
 # Small data has few steps: the teacher needs a shorter memory, and rates that fall to zero let

@@ -55,7 +55,8 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
                         says of these samples is the suggestion
         noise_rate_     the share of wrong labels to be expected
         noise_interval_ from all doubt taken for hard samples to all doubt taken for wrong labels
-        history_        a dictionary per epoch: losses, validation accuracies, rates
+        history_        a dictionary per epoch: losses, validation accuracies where labels are
+                        learnt, rates
         model_          the network, and encoder_, what turns samples into its inputs
         n_features_in_  of images: the numbers in one; of texts: none
         feature_names_in_  of a data frame
@@ -285,7 +286,8 @@ class _Lines(Watcher):
                 for model in ("student", "teacher")
                 if model in row
             )
-            print(f"{self.stage.name}: {self.epochs} epochs, validation: {figures}")
+            validation = f", validation: {figures}" if figures else ""
+            print(f"{self.stage.name}: {self.epochs} epochs{validation}")
 
     def filtered(self, report: dict[str, Any]) -> None:
         print(f"mentor keeps {report['kept']} of {report['of']} labels")

@@ -181,6 +181,7 @@ def run_iterations(
             # The same tensor: where the run goes on, it gets the weights that it was begun with.
             method.class_weights = kept.class_weights
         stage = its_trainer.run(Stage(name, iteration), method, indices)
+        trainer.closing_seconds = its_trainer.closing_seconds
         if kept and stage.kept is not None and not torch.equal(kept.indices, stage.kept):
             # Another process began this iteration, and a GPU may answer a little differently twice.
             led.kept = replace(kept, indices=stage.kept)

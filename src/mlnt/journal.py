@@ -71,11 +71,12 @@ class RunJournal(Journal):
             found = self.run.checkpoints.load(stage.file_name)
             if found is not None:
                 self._remember(stage, found)
-                self.shelf = None  # what lies there may have come of another beginning
+                self.shelf = None  # the stage may still be under way
             elif self.shelf is not None:
                 found = self.shelf.take(stage)
                 if found is not None:
                     self.left_out[stage] = found  # to go on from, whatever becomes of the shelf
+                    self.shelf.follow(found)
             if found is not None:
                 self.rows += found["progress"]["history"]
             # Lines of epochs that came after the checkpoint will be written again.
@@ -111,14 +112,13 @@ class RunJournal(Journal):
 
     def _share(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
         """Put a finished stage on the shelf."""
-        if self.shelf is None:
+        if self.shelf is None or not self.shelf.takes(stage):
             return
-        is_first = self.shelf.lacks(stage)
-        if is_first:
-            with self.pace.measured():
-                self.shelf.put(stage, content())
-        if not is_first or self.shelf.lacks(stage):
-            self.shelf = None  # what follows there has come of another's stage, or will
+        with self.pace.measured():
+            saved = content()
+            if self.shelf.lacks(stage):
+                self.shelf.put(stage, saved)
+            self.shelf.follow(saved)
 
     def _write(self, stage: Stage, content: Callable[[], dict[str, Any]]) -> None:
         with self.run.writing(), self.pace.measured():
@@ -191,12 +191,9 @@ def begin(
     config: dict[str, Any],
     settings: Settings,
     resume: bool,
-    shelf: str | Path | None = None,
+    shelf: Shelf | None = None,
 ) -> RunJournal:
-    """A journal for a new run, or for one that was interrupted and was begun alike.
-
-    shelf: folder for stages that runs have in common.
-    """
+    """A journal for a new run, or for one that was interrupted and was begun alike."""
     if run.file(CONFIG).exists():
         if not resume:  # since it was looked at first another process has begun it, perhaps ended
             raise InputError(holds_a_run(run.path))
@@ -210,7 +207,7 @@ def begin(
             _note_origin(run, was, config)
     else:
         run.create(config)
-    return RunJournal(run, settings, None if shelf is None else Shelf(Path(shelf), config))
+    return RunJournal(run, settings, shelf)
 
 
 def _note_origin(run: RunFolder, was: dict[str, Any], now: dict[str, Any]) -> None:

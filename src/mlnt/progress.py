@@ -82,8 +82,9 @@ class Progress:
         results = {}
         for name, fields in state["results"].items():
             # Checkpoints from before epochs counted together have no `recent`.
-            latest = [row[name]["validation"] for row in state["history"][-EPOCHS_TOGETHER:]]
-            results[name] = ModelResult(**{"recent": latest, **fields})
+            latest = [row[name] for row in state["history"][-EPOCHS_TOGETHER:] if name in row]
+            recent = [figures["validation"] for figures in latest]
+            results[name] = ModelResult(**{"recent": recent, **fields})
         vars(self).update({**state, "results": results})
 
 

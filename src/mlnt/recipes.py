@@ -24,6 +24,7 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.streaming import first_of
 from mlnt.errors import InputError
 from mlnt.evaluation import (
+    extract_features,
     found_errors,
     memorised_noise,
     predict_probabilities,
@@ -31,6 +32,7 @@ from mlnt.evaluation import (
 )
 from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
 from mlnt.judging import Judge
+from mlnt.linear import can_be_fitted, fit_last_layer_, some_of
 from mlnt.meta.features import split_at_features
 from mlnt.methods import (
     CNNCRF,
@@ -49,6 +51,7 @@ from mlnt.methods import (
 from mlnt.methods.contrastive import contrastive_settings
 from mlnt.methods.forward import ANCHOR_QUANTILE
 from mlnt.noise_model import Judgement
+from mlnt.progress import Choice
 from mlnt.schedule import led_settings
 from mlnt.training import Stage, StageResult, Trainer
 
@@ -91,7 +94,15 @@ class Recipe:
         some_inputs = first_of(trainer.train.inputs, 2)
         method = Contrastive(self.new_model(), settings, some_inputs, trainer.generator)
         stage = trainer.run(Stage("contrastive", 0), method)
-        weights = best_model(stage).state_dict()
+        model, may_learn = stage.models["student"], can_be_fitted(method.last)
+        if may_learn:
+            # No gradient reaches the features through zeros: the first steps do not spoil them.
+            for parameter in method.last.parameters():
+                nn.init.zeros_(parameter)
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
+        if may_learn:
+            _learn_labels(trainer, model, method.last)
+        trainer.evaluate(stage.models, stage.results, len(stage.history), Choice.LAST)
 
         def begun_model() -> nn.Module:
             model = self.new_model()
@@ -205,6 +216,22 @@ class Recipe:
             self.new_model(), trainer.settings, clean, len(self.classes), trainer.generator
         )
         return Led([trainer.run(Stage("cnn_crf", 1), method)])
+
+
+def _learn_labels(trainer: Trainer, model: nn.Module, last: nn.Linear) -> None:
+    """Fit the last layer of a network that learnt its features without labels.
+
+    Not a part of its training: what came of that serves for other labels as well.
+    """
+    inputs, labels_N = trainer.train.inputs, trainer.train.labels
+    chosen = some_of(len(labels_N), last)
+    if chosen is not None:
+        chosen = chosen.to(labels_N.device)
+        inputs, labels_N = inputs[chosen], labels_N[chosen]
+    features_ND = extract_features(model, inputs, trainer.world)
+    rows = readable(inputs)
+    fit_last_layer_(last, features_ND[rows], labels_N[rows])
+    trainer.world.match_({"student": model})
 
 
 def check_method(settings: Settings, train: Split) -> None:

@@ -46,6 +46,10 @@ class Stage:
     def file_name(self) -> str:
         return f"{self.iteration}-{self.method}"
 
+    @property
+    def learns_labels(self) -> bool:
+        return self.method != "contrastive"
+
 
 def model_name(method: str, model: str, iteration: int) -> str:
     """`cross entropy`, `mlnt teacher, iteration 2`."""
@@ -251,7 +255,7 @@ class Trainer:
             "iteration": stage.iteration,
             "epoch": epoch,
             **means,
-            **self.evaluate(method.models, progress.results, epoch, _choice(method, runner)),
+            **(self._accuracies(method, runner, progress, epoch) if stage.learns_labels else {}),
             "lr": rates[-1].lr,
             "eta": rates[-1].eta,
             "gamma": rates[-1].gamma,
@@ -261,6 +265,12 @@ class Trainer:
             **waiting,
             "seconds": time.perf_counter() - clock.began,
         }
+
+    def _accuracies(
+        self, method: Method, runner: Steps, progress: Progress, epoch: int
+    ) -> dict[str, dict[str, float]]:
+        choice = Choice.BEST if runner.kept is None else Choice.BEST_TOGETHER
+        return self.evaluate(method.models, progress.results, epoch, choice)
 
     def _check_time(self) -> None:
         if time.monotonic() + self.closing_seconds > self.deadline:
@@ -344,12 +354,6 @@ class Trainer:
             row[name] = figures
             results[name].note(epoch, figures, model, choice, answers_H)
         return row
-
-
-def _choice(method: Method, runner: Steps) -> Choice:
-    if not method.learns_labels:
-        return Choice.LAST
-    return Choice.BEST if runner.kept is None else Choice.BEST_TOGETHER
 
 
 def _take_up(found: dict[str, Any], stage: Stage, runner: Steps, progress: Progress) -> None:

@@ -21,13 +21,24 @@ def fingerprint(split: Split) -> str:
     digest = hashlib.sha256(split.labels.numpy().tobytes())
     if split.given_labels is not None:  # of validation data alone
         digest.update(split.given_labels.numpy().tobytes())
+    _add_inputs(digest, split)
+    return digest.hexdigest()
+
+
+def fingerprint_of_inputs(split: Split) -> str:
+    """Whatever their labels are."""
+    digest = hashlib.sha256()
+    _add_inputs(digest, split)
+    return digest.hexdigest()
+
+
+def _add_inputs(digest: "hashlib._Hash", split: Split) -> None:
     inputs = split.inputs
     if not isinstance(inputs, ImageFiles):
         digest.update(inputs.contiguous().numpy().data.cast("B"))
-        return digest.hexdigest()
+        return
     for index in range(len(inputs)):
         digest.update(inputs.paths[index].encode("utf-8", "surrogatepass"))
     for index in range(0, len(inputs), max(1, len(inputs) // SIZED_PICTURES)):
         file = Path(inputs.paths.full(index))
         digest.update(str(file.stat().st_size if exists(file) else None).encode())
-    return digest.hexdigest()

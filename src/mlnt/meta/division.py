@@ -10,6 +10,7 @@ Axes: M sets, B batch, C classes.
 
 import copy
 import logging
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +78,15 @@ def _own_target(target: Target, own: slice) -> Target:
     return target[own] if isinstance(target, Tensor) else lambda: target()[own]
 
 
+def _fill_zeros_(model: nn.Module) -> None:
+    """Random weights for those that are all zero: through them every logit would be the same."""
+    generator = torch.Generator().manual_seed(0)  # in all processes
+    for parameter in model.parameters():
+        if not parameter.any():
+            some = torch.randn(parameter.shape, generator=generator)
+            parameter.data.copy_(some / math.sqrt(max(1, parameter[0].numel())))
+
+
 def division_for(world: World, model: nn.Module, inputs: Any) -> World:
     """The world as this network can be divided in it: tried on a few inputs.
 
@@ -87,6 +97,7 @@ def division_for(world: World, model: nn.Module, inputs: Any) -> World:
     if world.size == 1:
         return world
     trial = copy.deepcopy(model).train()
+    _fill_zeros_(trial)
     rows = world.divide(len(inputs[0]) if isinstance(inputs, tuple) else len(inputs))
     devices = [inputs.device] if isinstance(inputs, Tensor) and inputs.is_cuda else []
     with torch.random.fork_rng(devices=devices):

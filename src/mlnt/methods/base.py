@@ -37,7 +37,6 @@ class Method(ABC):
     models: dict[str, nn.Module]  # the models worth evaluating, by name
     optimizer: torch.optim.Optimizer
     world: World = ALL_ALONE  # the processes that divide the work
-    learns_labels = True  # by its features, which may come to know the noise by heart
     teacher_answers = True  # in each step, where there is one: its batch norms learn by that
     class_weights: Tensor | None = None  # [C] in the class loss, where a mentor filtered the labels
 

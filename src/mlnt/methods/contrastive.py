@@ -3,10 +3,10 @@
     batch -> two views of each picture -> features -> projection
     loss: of all views in the batch, find the other one of the same picture
 
-Wrong labels cannot harm what never saw a label. Only the network's last layer learns them, from
-the features as they are: it tells how good these are, and no gradient of it reaches them.
+Wrong labels cannot harm what never saw a label. Only afterwards the network's last layer learns
+them, from the features as they are (`mlnt.linear`).
 
-Axes: B batch, V = 2B views, C classes, D features, P projected.
+Axes: B batch, V = 2B views, D features, P projected.
 """
 
 import math
@@ -21,7 +21,7 @@ from mlnt.data.batches import Batch, random_flip
 from mlnt.data.views import random_view
 from mlnt.defaults import FEWEST_STEPS
 from mlnt.meta.features import split_at_features
-from mlnt.methods.base import Method, Rates, loss_backward_, make_optimizer, percent_right
+from mlnt.methods.base import Method, Rates, loss_backward_, make_optimizer
 
 PROJECTED = 64
 TEMPERATURE = 0.2  # of similarities: the lower, the more the most similar others count
@@ -31,8 +31,6 @@ BATCHES_AT_ONCE = 4
 
 class Contrastive(Method):
     """generator: draws the views; on the device, and the one the trainer draws with."""
-
-    learns_labels = False
 
     def __init__(
         self, model: nn.Module, settings: Settings, some_inputs: Tensor, generator: torch.Generator
@@ -44,32 +42,24 @@ class Contrastive(Method):
         self.projection = nn.Sequential(
             nn.Linear(width, width), nn.ReLU(), nn.Linear(width, PROJECTED)
         ).to(like.device, like.dtype)
-        trained = (*self.projection.parameters(), *self.last.parameters())
-        self.extras = [p for p in trained if p.requires_grad]
+        self.extras = list(self.projection.parameters())
         self.optimizer = make_optimizer(self.encoder, settings, self.extras)
 
     def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
-        """One step on the contrast of the views, and on the labels for the last layer alone."""
-        labels_V = batch.labels.repeat(2)
+        """One step on the contrast of the views."""
         views = random_view(batch.inputs.repeat(2, 1, 1, 1), self.generator)
         if self.flip:
             views = random_flip(views, self.generator)
-        figures: dict[str, Tensor] = {}
 
         def loss_of(features_VD: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            logits_VC = self.last(features_VD.detach())
-            figures["train"] = percent_right(logits_VC.detach(), labels_V)
-            parts = {
-                "contrast": contrast(self.projection(features_VD)),
-                "class_loss": F.cross_entropy(logits_VC, labels_V),
-            }
-            return parts["contrast"] + parts["class_loss"], parts
+            loss = contrast(self.projection(features_VD))
+            return loss, {"contrast": loss}
 
         losses, _ = loss_backward_(
             self.encoder, self.optimizer, views, loss_of, rates.lr, self.extras, self.world
         )
         self.optimizer.step()
-        return {**losses, **figures}
+        return losses
 
     def tensors(self) -> dict[str, Tensor]:
         """The projection."""

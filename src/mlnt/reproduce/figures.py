@@ -98,7 +98,8 @@ def draw_stages(
     """
     figure = _new_figure(9.2, 3.7)
     axis = figure.subplots()
-    rows = [row for run in runs for row in run]
+    # What is learnt without labels has no accuracy until it is over.
+    rows = [row for run in runs for row in run if "student" in row]
     shown, begin = [], 0
     for method, iteration in dict.fromkeys((row["method"], row["iteration"]) for row in rows):
         stage = [row for row in rows if (row["method"], row["iteration"]) == (method, iteration)]
