@@ -83,6 +83,17 @@ def test_within_a_step_of_low_precision() -> None:
         assert torch.equal(fitted(features_ND, labels_N).weight, expected.weight)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_as_on_a_cpu() -> None:
+    features_ND, labels_N, _ = drawn(600, 0.5)
+    expected = fitted(features_ND, labels_N)
+    layer = nn.Linear(features_ND.shape[1], 4, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        fit_last_layer_(layer, features_ND.cuda(), labels_N.cuda())
+    torch.testing.assert_close(layer.weight.cpu(), expected.weight, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("samples", [2, 3, 7])
 def test_a_few_samples_and_features_that_say_nothing(samples: int) -> None:
     features_ND, labels_N, _ = drawn(samples, 0.0)
