@@ -54,12 +54,14 @@ class Coupled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(16, 8), nn.Linear(8, CLASSES)
+        self.gain = nn.Parameter(torch.zeros(()))
         for parameter in self.last.parameters():
             nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x.flatten(1)).relu()
-        return self.last(hidden - hidden.mean(dim=0) if self.training else hidden)
+        hidden = hidden - hidden.mean(dim=0) if self.training else hidden
+        return self.last(hidden * (1 + self.gain))
 
 
 class Functional(nn.Module):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlnt.config import Settings
 from mlnt.data.dataset import Split
 from mlnt.data.noise import wrong_share
 from mlnt.distributed import ALL_ALONE, World
@@ -135,7 +136,7 @@ def _largest(values_N: Tensor, count: int) -> Tensor:
     return largest_N
 
 
-MakeMethod = Callable[[nn.Module | None], Method]
+MakeMethod = Callable[[nn.Module | None, Settings], Method]
 
 
 @dataclass
@@ -156,7 +157,7 @@ def run_iterations(
     classes: Sequence[str],
     leader: StageResult | None = None,
 ) -> Led:
-    """Train `settings.iterations` times; `make_method` gets the mentor.
+    """Train `settings.iterations` times; `make_method` gets the mentor and the settings for it.
 
     Nobody leads the first iteration, unless there is a `leader`, a stage before it.
     """
@@ -175,11 +176,11 @@ def run_iterations(
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
             for watcher in trainer.watchers:
                 watcher.filtered(led.filters[-1])
-        method, its_trainer, indices = make_method(mentor), trainer, None
+        its_trainer = trainer if kept is None else trainer.where_led()
+        indices, method = None, make_method(mentor, its_trainer.settings)
         if kept is not None:
-            its_trainer, indices = trainer.where_led(), kept.indices
             # The same tensor: where the run goes on, it gets the weights that it was begun with.
-            method.class_weights = kept.class_weights
+            indices, method.class_weights = kept.indices, kept.class_weights
         stage = its_trainer.run(Stage(name, iteration), method, indices)
         trainer.closing_seconds = its_trainer.closing_seconds
         if kept and stage.kept is not None and not torch.equal(kept.indices, stage.kept):

@@ -52,7 +52,6 @@ from mlnt.methods.contrastive import contrastive_settings
 from mlnt.methods.forward import ANCHOR_QUANTILE
 from mlnt.noise_model import Judgement
 from mlnt.progress import Choice
-from mlnt.schedule import led_settings
 from mlnt.training import Stage, StageResult, Trainer
 
 # Joint Optimization (Tanaka et al. 2018) by the kind of noise: the constant rate while labels are
@@ -126,9 +125,8 @@ class Recipe:
         judge = Judge(trainer.train, trainer.validation, trainer.world, describer)
         features_ND = judge.features(describer)[: len(trainer.train)]
 
-        def method(mentor: nn.Module | None) -> MLNT:
-            model, settings = self.new_model(), self._settings(mentor)
-            return MLNT(model, settings, features_ND, mentor, trainer.generator)
+        def method(mentor: nn.Module | None, settings: Settings) -> MLNT:
+            return MLNT(self.new_model(), settings, features_ND, mentor, trainer.generator)
 
         led = run_iterations(trainer, "mlnt", method, judge, self.classes, leader)
         return replace(led, stages=first.stages + led.stages)
@@ -142,10 +140,6 @@ class Recipe:
         better = choose_stage(stages, trainer.validation, world=trainer.world)
         return self.unlabelled if better is self.unlabelled else None
 
-    def _settings(self, mentor: nn.Module | None) -> Settings:
-        """Of an iteration that this mentor leads, or nobody."""
-        return self.trainer.settings if mentor is None else led_settings(self.trainer.settings)
-
     def mean_teacher(self) -> Led:
         return self._without_meta_step("mean_teacher", MeanTeacher)
 
@@ -153,8 +147,8 @@ class Recipe:
         return self._without_meta_step("iterative", Iterative)
 
     def _without_meta_step(self, name: str, kind: type[MeanTeacher] | type[Iterative]) -> Led:
-        def method(mentor: nn.Module | None) -> MeanTeacher | Iterative:
-            return kind(self.new_model(), self._settings(mentor))
+        def method(_: nn.Module | None, settings: Settings) -> MeanTeacher | Iterative:
+            return kind(self.new_model(), settings)
 
         judge = Judge(self.trainer.train, self.trainer.validation, self.trainer.world)
         return run_iterations(self.trainer, name, method, judge, self.classes)

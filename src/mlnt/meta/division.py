@@ -10,7 +10,6 @@ Axes: M sets, B batch, C classes.
 
 import copy
 import logging
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -83,8 +82,7 @@ def _fill_zeros_(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)  # in all processes
     for parameter in model.parameters():
         if not parameter.any():
-            some = torch.randn(parameter.shape, generator=generator)
-            parameter.data.copy_(some / math.sqrt(max(1, parameter[0].numel())))
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
 
 
 def division_for(world: World, model: nn.Module, inputs: Any) -> World:
