@@ -273,7 +273,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # A short schedule. M=1 because M is a sample count and steps are worth more: after four minutes
     # each (`mlnt bench --accuracy`, benchmarks/h200-accuracy.json) the teacher validated at 87.5,
     # 87.5, 86.2 and 86.0 % with M = 1, 2, 5 and 10. What only prepares is short, for mentors of 30
-    # epochs filter as well as those of 60; the last iteration has the time (docs/results.md).
+    # epochs filter as well as those of 60; the last iteration has the time (docs/trials.md).
     "cifar10-fast": {
         "model": "preact_resnet32",
         "crop_padding": 4,
