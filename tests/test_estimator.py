@@ -40,6 +40,7 @@ def test_scikit_learn_checks(estimator: MLNTClassifier, check) -> None:
 @dataclass(frozen=True)
 class NoisyDigits:
     rows: np.ndarray
+    labels: np.ndarray
     given: np.ndarray  # half of the labels drawn at random
     wrong: np.ndarray
     test_rows: np.ndarray
@@ -54,7 +55,7 @@ def digits() -> NoisyDigits:
     )
     generator = torch.Generator().manual_seed(0)
     given = mlnt.symmetric_noise(torch.tensor(labels), 0.5, 10, generator).numpy()
-    return NoisyDigits(rows, given, given != labels, test_rows, test_labels)
+    return NoisyDigits(rows, labels, given, given != labels, test_rows, test_labels)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,10 @@ class TestNoise:
         # The issues are the labels below one half, the worst first.
         np.testing.assert_array_equal(np.sort(issues), np.flatnonzero(quality < 0.5))
         assert (np.diff(quality[issues]) >= 0).all()
+        # Suggested is another class there, mostly the right one, and elsewhere the label itself.
+        suggested = found.suggested_labels_
+        np.testing.assert_array_equal(np.flatnonzero(suggested != digits.given), np.sort(issues))
+        assert (suggested[issues] == digits.labels[issues]).mean() > 0.85
 
 
 class TestLabels:

@@ -48,11 +48,12 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
 
     After `fit`:
         classes_        the labels that occur, sorted: the columns of `predict_proba`
-        label_quality_  [N] in [0, 1], how well the label of each training sample fits; below 1/2
-                        another class is more probable
+        label_quality_  [N] in [0, 1], the probability that the label of each training sample is
+                        right
         label_issues_   positions in y of the labels below 1/2, the worst first: indices, as
-                        cleanlab gives them ranked, for `y[clf.label_issues_]`; what `predict`
-                        says of these samples is the suggestion
+                        cleanlab gives them ranked, for `y[clf.label_issues_]`
+        suggested_labels_  [N], y put right: at the positions in label_issues_ the most probable
+                        other class, knowing the sample and its label, elsewhere y itself
         noise_rate_     the share of wrong labels to be expected
         noise_interval_ from all doubt taken for hard samples to all doubt taken for wrong labels
         history_        a dictionary per epoch: losses, validation accuracies where labels are
@@ -157,8 +158,10 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         self.encoder_ = training.encoder
         self.history_ = training.history
         issues = training.label_issues
-        self.label_quality_ = (1 - issues.score[issues.positions.argsort()]).numpy()
+        in_order = issues.positions.argsort()
+        self.label_quality_ = (1 - issues.score[in_order]).numpy()
         self.label_issues_ = issues.positions[issues.flagged].numpy()
+        self.suggested_labels_ = classes[issues.suggested[in_order].numpy()]
         self.noise_rate_, self.noise_interval_ = issues.noise_rate, issues.noise_interval
         return self
 
