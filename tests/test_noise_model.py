@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import mlnt
@@ -77,6 +78,16 @@ class TestParts:
         found = anchors(torch.stack([given, 1 - given], 1), torch.zeros(20).long())
         by_hand = torch.tensor([[0.8 * 0.6 + 0.2, 0.8 * 0.4], [0.0, 1.0]], dtype=torch.float64)
         torch.testing.assert_close(found, by_hand)
+
+    def test_an_anchor_of_a_class_most_of_whose_labels_are_wrong(self) -> None:
+        # Ten labels of class 0 at 0.8, thirty at 0.1: as many as look right. Of forty of which none
+        # looks right, the best tenth: 4² / (4² + 5²) of the trust.
+        given = torch.tensor([0.8] * 10 + [0.1] * 30, dtype=torch.float64)
+        found = anchors(torch.stack([given, 1 - given], 1), torch.zeros(40).long())
+        torch.testing.assert_close(float(found[0, 0]), 0.8 * 0.8 + 0.2)
+        given = torch.tensor([0.4] * 4 + [0.1] * 36, dtype=torch.float64)
+        found = anchors(torch.stack([given, 1 - given], 1), torch.zeros(40).long())
+        torch.testing.assert_close(float(found[0, 0]), (16 * 0.4 + 25) / 41)
 
     def test_what_was_learnt_by_heart(self) -> None:
         # It agrees with all four training labels and with one of the two held out.
@@ -243,6 +254,26 @@ class TestWhole:
         assert ((found.wrong > 0.5) == wrong_N).double().mean() > 0.98
         without = judge(labels_N, by_heart_NC)
         assert without.noise_rate < 0.01, "by itself such a model says that all is well"
+
+    @pytest.mark.parametrize(
+        ("lift", "spread"), [(0.6, 0.05), (1.5, 0.5), (4.4, 0.5)], ids=["vague", "fair", "sure"]
+    )
+    def test_most_labels_of_a_rare_class_are_wrong(self, lift: float, spread: float) -> None:
+        """One sample in twenty, and one label in ten wrong: two in three labels of the class are.
+
+        A network that hardly tells the class apart still finds them; that it is vague must not turn
+        the ranking round.
+        """
+        generator = torch.Generator().manual_seed(0)
+        truth_N = (torch.rand(3000, generator=generator) < 0.05).long()
+        is_wrong_N = torch.rand(3000, generator=generator) < 0.1
+        labels_N = torch.where(is_wrong_N, 1 - truth_N, truth_N)
+        noise_N = torch.randn(3000, generator=generator, dtype=torch.float64)
+        rare_N = torch.sigmoid(-2.2 + lift * truth_N + spread * noise_N)
+        found = judge(labels_N, torch.stack([1 - rare_N, rare_N], 1))
+        assert roc_auc_score(is_wrong_N, found.wrong) > 0.99
+        if lift > 1:
+            assert found.noise_rate == pytest.approx(0.103, abs=0.02)
 
     def test_clean_labels_raise_no_alarm(self) -> None:
         truth_N, _ = noisy(3000, 10, 0.0, seed=7)

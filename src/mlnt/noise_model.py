@@ -6,13 +6,14 @@ cats are called dogs it rightly expects cats to be called dogs.
     1. p̄ᵢ = mean of p over the nearest others of i. A network learns one wrong label by heart,
        hardly those of thirty neighbours.
     2. p̄ᵢ = Σ_c qᵢ_c a_c solved for qᵢ, where the anchor a_c is the mean of p̄ over the labels of
-       class c that look best: what the network says of a sample that is surely c.
+       class c that look best: what the network says of a sample that is surely c. That is half of
+       its labels, or less where fewer look right at all: of a rare class most may be wrong.
     3. qᵢ ∝ qᵢ^(1/t), and labels arise by p(y | i) = Σ_c qᵢ_c T_cy, with the most likely T.
     4. p(c | i, yᵢ) ∝ qᵢ_c T_c,yᵢ; the label is wrong with probability 1 − p(yᵢ | i, yᵢ), which
        gives the noise rate.
-    5. Labels are ranked by the odds of 4 at t=1, times those of 1 − pᵢ,yᵢ half as strong: a
-       network that rejects a label itself says something too. All odds are then multiplied by what
-       makes their mean the noise rate.
+    5. Labels are ranked by the odds of 4 at t=1, with the mean of T there and at t=1/2, times those
+       of 1 − pᵢ,yᵢ half as strong: a network that rejects a label itself says something too. All
+       odds are then multiplied by what makes their mean the noise rate.
 
 Where q doubts, either the sample is hard and its label right, or the label is noise. The
 temperature t=1 takes all doubt for the former, t→0 for the latter: the two ends bound the noise
@@ -32,7 +33,7 @@ import torch
 from torch import Tensor
 
 NEIGHBOURS = 30
-ANCHOR_SHARE = 0.5  # of the labels of a class
+ANCHOR_SHARE, LEAST_ANCHOR_SHARE = 0.5, 0.1  # of the labels of a class
 TEMPERATURE, SOFT, HARD = 0.5, 1.0, 0.1
 OWN_WEIGHT = 0.5  # of the network's own opinion of the label, in the ranking
 # Of the network's own opinion beside that of the neighbours, in the noise rate.
@@ -114,7 +115,11 @@ def judge(
     high = max(high, rate, noise_rate(mixture_NC, labels_N, held_out_N, HARD, trust))
 
     rather_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N), RANKING_STEPS)
-    posterior_NC, _ = _posterior(rather_NC, labels_N, SOFT)
+    _, softer_CC = _posterior(rather_NC, labels_N, SOFT)
+    # Not that T alone: where the network hardly tells a rare class apart, q is so vague here that
+    # the likeliest T may have no wrong label of that class, and all of them would rank last.
+    both_CC = (transition_CC + softer_CC) / 2
+    posterior_NC = _normalised(rather_NC * both_CC.T[labels_N])
     odds_N = _log_odds(_wrong(posterior_NC, labels_N))
     wrong_N = _with_mean(odds_N + OWN_WEIGHT * _log_odds(_wrong(own_NC, labels_N)), rate)
     return Judgement(
@@ -214,12 +219,17 @@ def mean_of(values_NC: Tensor, places_NK: Tensor) -> Tensor:
 
 
 def anchors(smooth_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """What is said of samples surely of each class [C, C]: the mean over its best labels."""
+    """What is said of samples surely of each class [C, C]: the mean over its best labels.
+
+    Those are the better half of them, or as many as look right, if fewer.
+    """
     classes = smooth_NC.shape[1]
     anchors_CC = torch.eye(classes, dtype=smooth_NC.dtype, device=smooth_NC.device)
     for number in labels_N.unique().tolist():
         of_class = smooth_NC[labels_N == number]
-        count = max(1, int(ANCHOR_SHARE * len(of_class)))
+        look_right = int((of_class.argmax(1) == number).sum())
+        least, most = (int(s * len(of_class)) for s in (LEAST_ANCHOR_SHARE, ANCHOR_SHARE))
+        count = max(1, min(max(look_right, least), most))
         best = of_class[of_class[:, number].topk(count).indices]
         trust = count**2 / (count**2 + FEW_LABELS**2)
         anchors_CC[number] = trust * best.mean(0) + (1 - trust) * anchors_CC[number]
