@@ -1,6 +1,9 @@
 """The moving average and its target."""
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -78,6 +81,41 @@ def test_target_is_free_of_dropout_that_is_a_function() -> None:
     first = teacher_target(teacher, student, inputs)
     assert torch.equal(first, teacher_target(teacher, student, inputs))
     assert teacher.norm.num_batches_tracked == 2
+
+
+class MaskedAttention(nn.Module):
+    """Owns a buffer that is no statistic, and drops out by a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 12)
+        self.register_buffer("mask", torch.ones(6, 6).tril().bool())
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        drop = 0.5 if self.training else 0.0
+        parts = self.project(inputs).chunk(3, dim=-1)
+        return F.scaled_dot_product_attention(*parts, attn_mask=self.mask, dropout_p=drop)
+
+
+def test_target_is_free_of_dropout_where_a_module_owns_its_mask() -> None:
+    torch.manual_seed(0)
+    student = nn.Sequential(MaskedAttention(), nn.Flatten(), nn.Linear(24, 3)).train()
+    teacher, inputs = make_teacher(student), torch.randn(8, 6, 4)
+    first = teacher_target(teacher, student, inputs)
+    assert torch.equal(first, teacher_target(teacher, student, inputs))
+    assert not teacher[0].training
+
+
+@pytest.mark.parametrize("wrap", [nn.utils.parametrizations.spectral_norm, nn.utils.spectral_norm])
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_spectral_norms_of_the_teacher_follow_its_weights(wrap: Callable) -> None:
+    torch.manual_seed(0)
+    student = nn.Sequential(wrap(nn.Linear(4, 4)), nn.Linear(4, 3)).train()
+    teacher, inputs = make_teacher(student), torch.randn(8, 4)
+    before = [buffer.clone() for buffer in teacher.buffers()]
+    teacher_target(teacher, student, inputs)
+    after = list(teacher.buffers())
+    assert not any(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
 def test_batch_norms_frozen_in_the_student_are_frozen_in_the_teacher() -> None:

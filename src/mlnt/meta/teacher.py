@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from mlnt.distributed import WHOLE, Rows
 from mlnt.errors import InputError
@@ -61,8 +63,23 @@ def _answer_like_(teacher: nn.Module, student: nn.Module) -> None:
     """Only what keeps statistics trains, if the student's does."""
     teacher.eval()
     for module, of_student in zip(teacher.modules(), student.modules(), strict=True):
-        if any(buffer is not None for buffer in module._buffers.values()):
+        if _keeps_statistics(module):
             module.training = of_student.training
+
+
+def _keeps_statistics(module: nn.Module) -> bool:
+    """Whether it owns something that its passes in training mode bring up to date: a norm.
+
+    Not whoever owns a buffer: attention owns its mask, and in training mode would drop out.
+    """
+    named = (name for name, buffer in module._buffers.items() if buffer is not None)
+    return any(name.startswith("running_") for name in named) or _is_spectral_norm(module)
+
+
+def _is_spectral_norm(module: nn.Module) -> bool:
+    """Its singular vectors follow the weights, in training mode; it drops out nothing."""
+    hooks = module._forward_pre_hooks.values()  # the older form of it
+    return isinstance(module, _SpectralNorm) or any(isinstance(h, SpectralNorm) for h in hooks)
 
 
 @torch.no_grad()
