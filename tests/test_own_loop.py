@@ -124,6 +124,38 @@ def test_teacher_that_was_never_asked_has_the_statistics_of_the_student() -> Non
     assert torch.equal(tolerance.teacher.first[1].running_mean, own)
 
 
+class Scaled(nn.Module):
+    """Has statistics, and buffers that are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(5), nn.Linear(5, CLASSES)
+        self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("seen", None)
+        self.register_buffer("expanded", torch.zeros(1).expand(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.norm(inputs)) / self.temperature
+
+
+def test_buffers_that_are_no_statistics_reach_the_teacher() -> None:
+    model = Scaled()
+    tolerance = tolerance_of(model)
+    tolerance.meta_update(*batch())
+    statistics = tolerance.teacher.norm.running_mean.clone()
+    model.temperature.fill_(0.1)
+    model.seen = torch.arange(3)
+    model.expanded = torch.ones(1).expand(4)
+    model(batch(1)[0])
+    tolerance.update_teacher(0.9)
+    assert torch.equal(tolerance.teacher.temperature, torch.tensor(0.1))
+    assert torch.equal(tolerance.teacher.seen, torch.arange(3))
+    assert torch.equal(tolerance.teacher.expanded, torch.ones(4))
+    assert torch.equal(tolerance.teacher.norm.running_mean, statistics)
+    model.seen[0] = 7
+    assert tolerance.teacher.seen[0] == 0, "a copy, not the student's own"
+
+
 def test_a_renewed_teacher_has_the_statistics_of_what_it_is_given() -> None:
     tolerance = tolerance_of(net())
     tolerance.meta_update(*batch())

@@ -28,8 +28,7 @@ def make_teacher(student: nn.Module) -> nn.Module:
 def ema_(teacher: nn.Module, student: nn.Module, gamma: float | Tensor) -> None:
     """θ̃ ← γ θ̃ + (1 − γ) θ, in place.
 
-    Parameters only: the teacher's batch-norm statistics come from its own forward passes, or are
-    renewed.
+    Parameters, not buffers: see `copy_buffers_`.
     """
     means: list[Tensor] = []
     currents: list[Tensor] = []
@@ -44,6 +43,35 @@ def ema_(teacher: nn.Module, student: nn.Module, gamma: float | Tensor) -> None:
     torch._foreach_mul_(means, gamma)
     share = torch._foreach_mul(currents, 1 - gamma)
     torch._foreach_add_(means, share)
+
+
+@torch.no_grad()
+def copy_buffers_(teacher: nn.Module, student: nn.Module, with_statistics: bool) -> None:
+    """The student's buffers as the teacher's: a mask, a temperature.
+
+    Statistics, which come from the teacher's own forward passes or are renewed, only if asked for:
+    without, a network that has no other buffers costs no kernel.
+    """
+    owns: list[Tensor] = []
+    currents: list[Tensor] = []
+    for module, of_student in zip(teacher.modules(), student.modules(), strict=True):
+        if _keeps_statistics(of_student) and not with_statistics:
+            continue
+        for name, current in of_student._buffers.items():
+            own = module._buffers.get(name)
+            if own is not None and current is not None and _takes(own, current):
+                owns.append(own)
+                currents.append(current)
+            else:
+                module._buffers[name] = None if current is None else current.clone()
+    if owns:
+        torch._foreach_copy_(owns, currents)
+
+
+def _takes(own: Tensor, current: Tensor) -> bool:
+    """Whether it can be copied in place; not if expanded, which is several values in one place."""
+    alike = own.shape == current.shape and own.dtype == current.dtype
+    return alike and 0 not in own.stride()
 
 
 @torch.no_grad()

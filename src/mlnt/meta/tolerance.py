@@ -15,7 +15,7 @@ from mlnt.meta.folded import Target
 from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
-from mlnt.meta.teacher import ema_, make_teacher, mixed_target, renew_statistics
+from mlnt.meta.teacher import copy_buffers_, ema_, make_teacher, mixed_target, renew_statistics
 from mlnt.values import check_setting
 
 
@@ -190,13 +190,11 @@ class NoiseTolerance:
         return loss
 
     def update_teacher(self, gamma: float | Tensor = Settings.gamma) -> None:
-        """θ̃ ← γ θ̃ + (1 − γ) θ."""
+        """θ̃ ← γ θ̃ + (1 − γ) θ; buffers that are no statistics become the model's."""
         _check("gamma", gamma)
         ema_(self.teacher, self.student, gamma)
-        if not self._has_answered:
-            # Its batch norms know nothing yet: those of the student are nearer than none.
-            for own, of_student in zip(self.teacher.buffers(), self.student.buffers(), strict=True):
-                own.copy_(of_student)
+        # While its batch norms know nothing yet, those of the student are nearer than none.
+        copy_buffers_(self.teacher, self.student, with_statistics=not self._has_answered)
 
     def renew_teacher(self, batches: Iterable[Any]) -> None:
         """Statistics of the teacher's batch norms: those of these inputs, before it is evaluated.
