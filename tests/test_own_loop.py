@@ -91,6 +91,22 @@ def test_class_loss_in_the_same_autocast_sees_the_new_weights() -> None:
         assert F.cross_entropy(model(inputs), labels) == loss
 
 
+@pytest.mark.parametrize("form", ["meta_update", "add_meta_gradient"])
+def test_a_batch_that_overflows_in_float16_moves_nothing(form: str) -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+    tolerance, before = tolerance_of(model), copy.deepcopy(model)
+    inputs, labels = batch()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = getattr(tolerance, form)(1e6 * inputs, labels)
+    assert loss.isnan(), "nobody is kept from seeing it"
+    assert_same(model, before)
+    assert not any(p.grad is not None and p.grad.any() for p in model.parameters())
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert getattr(tolerance, form)(inputs, labels).isfinite()
+    moved = model[0].bias.grad if form == "add_meta_gradient" else model[0].bias - before[0].bias
+    assert moved.any()
+
+
 def test_going_on_from_a_checkpoint_is_the_same_to_the_last_bit() -> None:
     def begin() -> tuple[mlnt.NoiseTolerance, torch.optim.Optimizer]:
         model = net()

@@ -11,7 +11,7 @@ from mlnt.distributed import ALL_ALONE, Rows, World, replicas_of
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import added_up, divided_meta_gradient
 from mlnt.meta.features import penultimate
-from mlnt.meta.folded import Target
+from mlnt.meta.folded import Target, compute_type
 from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
@@ -113,6 +113,15 @@ class NoiseTolerance:
             return loss, gradients
         return added_up(self.replicas, loss, gradients, 1 / self.replicas.size)
 
+    def _sure_gradient(self, *arguments: Any) -> tuple[Tensor, Gradients]:
+        """`meta_gradient`; in float16 all zero where it overflowed: no GradScaler sees this step,
+        which would make the weights NaN for good. Other types do not overflow, and are not asked.
+        """
+        loss, gradients = self.meta_gradient(*arguments)
+        if compute_type(self.student) == torch.float16:
+            gradients = zero_unless_finite(gradients)
+        return loss, gradients
+
     def _target_aside(self, inputs: Any, lam: float | Tensor, rows: Rows) -> Target:
         """The target; on a GPU computed beside the inner step, which does not need it yet."""
         device = next(self.teacher.parameters()).device
@@ -155,7 +164,7 @@ class NoiseTolerance:
             raise InputError(f"eta: the model has no parameter {unknown[0]!r}{hint}")
         for rate in eta.values() if isinstance(eta, Mapping) else (eta,):
             _check("eta", rate)
-        loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
+        loss, gradients = self._sure_gradient(inputs, labels, features, lam, for_teacher)
         with torch.no_grad():
             if isinstance(eta, Mapping):
                 for name, gradient in gradients.items():
@@ -181,7 +190,7 @@ class NoiseTolerance:
 
         With a GradScaler after its `unscale_`, for that would shrink the meta-gradient too.
         """
-        loss, gradients = self.meta_gradient(inputs, labels, features, lam, for_teacher)
+        loss, gradients = self._sure_gradient(inputs, labels, features, lam, for_teacher)
         parameters = dict(self.student.named_parameters())
         for name, gradient in gradients.items():
             grad = parameters[name].grad
@@ -223,6 +232,12 @@ class NoiseTolerance:
         self._has_answered = state["has_answered"]
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
+
+
+def zero_unless_finite(gradients: Gradients) -> Gradients:
+    """All of them zero if a single number is infinite or NaN; decided on the device."""
+    is_finite = torch.stack([gradient.isfinite().all() for gradient in gradients.values()]).all()
+    return {name: torch.where(is_finite, g, torch.zeros_like(g)) for name, g in gradients.items()}
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
