@@ -1,6 +1,7 @@
 """`NoiseTolerance` in training loops as people write them."""
 
 import copy
+import functools
 import os
 import subprocess
 import sys
@@ -231,6 +232,62 @@ def test_compiled_model_after_an_ordinary_step() -> None:
     assert_same(model, twin.student)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # PyTorch's own, on compiling
+@pytest.mark.parametrize("order", [1, 2])
+def test_compiled_part_of_a_model_and_compiled_function(order: int) -> None:
+    class Parts(nn.Module):
+        def __init__(self, compile: Callable) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = compile(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8)))
+            self.last = nn.Linear(8, CLASSES)
+            self.between = compile(lambda x: torch.tanh(x) * torch.sin(x))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.last(self.between(self.first(inputs)))
+
+    compiled = Parts(functools.partial(torch.compile, backend="aot_eager"))
+    inputs, labels = batch()
+    before = F.cross_entropy(compiled(inputs), labels)
+    before.backward()
+    tolerance, usual = tolerance_of(compiled, order=order), Parts(lambda part: part)
+    rate = {"first._orig_mod.0.bias": 0.3, "last.bias": 0.2}
+    loss = tolerance.meta_update(inputs, labels, eta=rate)
+    own_rate = {"first.0.bias": 0.3, "last.bias": 0.2}
+    assert loss == tolerance_of(usual, order=order).meta_update(inputs, labels, eta=own_rate)
+    for parameter, expected in zip(compiled.parameters(), usual.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
+    F.cross_entropy(compiled(inputs), labels).backward()  # compiled as before
+
+
+def test_rates_by_the_names_of_a_wrapped_model() -> None:
+    inputs, labels = batch()
+    for prefix in ("_orig_mod.", "module.", "module._orig_mod.", ""):
+        tolerance = tolerance_of(net())
+        tolerance.meta_update(inputs, labels, eta={f"{prefix}last.bias": 0.3})
+        moved = {
+            name
+            for (name, p), before in zip(
+                tolerance.student.named_parameters(), net().parameters(), strict=True
+            )
+            if not torch.equal(p, before)
+        }
+        assert moved == {"last.bias"}
+    with pytest.raises(mlnt.InputError, match=r"did you mean 'last\.bias'"):
+        tolerance.meta_update(inputs, labels, eta={"module.last.bais": 0.3})
+
+
+def test_meta_gradient_of_a_compiled_model() -> None:
+    inputs, labels = batch()
+    arguments = (inputs, labels.repeat(2, 1), torch.full((16, CLASSES), 1 / CLASSES), 0.3)
+    compiled = torch.compile(net(), backend="aot_eager")
+    F.cross_entropy(compiled(inputs), labels).backward()
+    loss, gradients = mlnt.meta_gradient(compiled, *arguments)
+    compiled_loss, expected = mlnt.meta_gradient(compiled._orig_mod, *arguments)
+    assert loss == compiled_loss
+    assert list(gradients) == list(expected) == [name for name, _ in net().named_parameters()]
+
+
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_several_arguments_as_a_data_loader_gives_them(kind: Callable) -> None:
     class Sum(nn.Module):
@@ -290,7 +347,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 rank, model = dist.get_rank(), loop.net()
-tolerance = loop.tolerance_of(DistributedDataParallel(model))
+wrapped = DistributedDataParallel(model)
+tolerance = loop.tolerance_of(torch.compile(wrapped) if sys.argv[3] == "compiled" else wrapped)
 for step in range(5):
     inputs, labels = loop.batch(10 * step + rank)
     loss = tolerance.meta_update(inputs, labels, eta=0.4)
@@ -301,13 +359,14 @@ os._exit(0)  # taking gloo down aborts now and then, long after the end of the t
 """
 
 
-def test_processes_that_have_copies_of_a_model_stay_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["compiled", "as it is"])
+def test_processes_that_have_copies_of_a_model_stay_together(tmp_path: Path, form: str) -> None:
     """Each has its own batches; the model moves by the mean of their meta-gradients."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, str(script), str(Path(__file__).parent), str(tmp_path)],
+        [*command, str(script), str(Path(__file__).parent), str(tmp_path), form],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -10,8 +10,10 @@ from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.choice import ENGINES, choose_engine
 from mlnt.meta.folded import Target
 from mlnt.meta.plain import CONSISTENCIES, Gradients
+from mlnt.meta.wrapped import as_written, unwrapped
 
 
+@as_written()
 def meta_gradient(
     model: nn.Module,
     inputs: Any,
@@ -25,7 +27,8 @@ def meta_gradient(
 ) -> tuple[Tensor, Gradients]:
     """(L_meta, {parameter name: ∂L_meta/∂θ}) for the model's trainable parameters θ.
 
-    model        any nn.Module that maps inputs to logits [B, C]; used in the mode it is in
+    model        any nn.Module that maps inputs to logits [B, C]; used in the mode it is in;
+                 of one that torch.compile or DistributedDataParallel wraps, the network in it
     inputs       what the model takes: a tensor, or a tuple of arguments
     synthetic    LongTensor [M, B], the synthetic labels
     target       [B, C], probabilities the updated models should agree with, or a function that
@@ -36,6 +39,7 @@ def meta_gradient(
     consistency  kl | mse
     rows         which rows of a batch these are that several processes divide; all, by default
     """
+    model = unwrapped(model)
     if isinstance(target, Tensor):
         _check_shapes(synthetic, target)
     if order not in (1, 2):

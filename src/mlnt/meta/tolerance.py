@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.config import Settings, convert, fields_by_name
-from mlnt.distributed import ALL_ALONE, Rows, World, replicas_of
+from mlnt.distributed import ALL_ALONE, Rows, World
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import added_up, divided_meta_gradient
 from mlnt.meta.features import penultimate
@@ -16,6 +16,7 @@ from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
 from mlnt.meta.teacher import copy_buffers_, ema_, make_teacher, mixed_target, renew_statistics
+from mlnt.meta.wrapped import as_written, own_name, replicas_within, unwrapped
 from mlnt.values import check_setting
 
 
@@ -54,7 +55,7 @@ class NoiseTolerance:
     ) -> None:
         if mentor is model:
             raise InputError("the mentor is the model itself; give a copy of it (copy.deepcopy)")
-        self.student, self.replicas = unwrapped(model), replicas_of(model)
+        self.student, self.replicas = unwrapped(model), replicas_within(model)
         self.teacher = make_teacher(self.student)
         self.mentor = mentor
         self.sets = sets
@@ -71,6 +72,7 @@ class NoiseTolerance:
             setattr(self, name, convert(name, getattr(self, name)))
             _check(name, getattr(self, name))
 
+    @as_written()
     def meta_gradient(
         self,
         inputs: Any,
@@ -159,6 +161,8 @@ class NoiseTolerance:
                      where its images are strongly augmented, weakly
         """
         parameters = dict(self.student.named_parameters())
+        if isinstance(eta, Mapping):
+            eta = {own_name(name, parameters): rate for name, rate in eta.items()}
         if isinstance(eta, Mapping) and (unknown := sorted(eta.keys() - parameters.keys())):
             hint = did_you_mean(unknown[0], list(parameters))
             raise InputError(f"eta: the model has no parameter {unknown[0]!r}{hint}")
@@ -205,6 +209,7 @@ class NoiseTolerance:
         # While its batch norms know nothing yet, those of the student are nearer than none.
         copy_buffers_(self.teacher, self.student, with_statistics=not self._has_answered)
 
+    @as_written()
     def renew_teacher(self, batches: Iterable[Any]) -> None:
         """Statistics of the teacher's batch norms: those of these inputs, before it is evaluated.
 
@@ -238,17 +243,6 @@ def zero_unless_finite(gradients: Gradients) -> Gradients:
     """All of them zero if a single number is infinite or NaN; decided on the device."""
     is_finite = torch.stack([gradient.isfinite().all() for gradient in gradients.values()]).all()
     return {name: torch.where(is_finite, g, torch.zeros_like(g)) for name, g in gradients.items()}
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The network itself, out of what compiled it or copies it to several processes."""
-    while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
-            model = inner
-        else:
-            return model
 
 
 def _check(name: str, value: Any) -> None:
