@@ -92,6 +92,32 @@ def test_class_loss_in_the_same_autocast_sees_the_new_weights() -> None:
         assert F.cross_entropy(model(inputs), labels) == loss
 
 
+class Encoder(nn.Module):
+    """Tokens, of which 0 pads: in evaluation mode PyTorch has a fast path for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.tokens, self.last = nn.Embedding(9, 8), nn.Linear(8, CLASSES)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        encoded = self.encoder(self.tokens(tokens), src_key_padding_mask=tokens == 0)
+        return self.last(encoded[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")  # PyTorch's own, on making the encoder
+def test_padded_transformer_under_autocast() -> None:
+    tokens, labels = torch.randint(1, 9, (16, 6)), batch()[1]
+    tokens[:, 4:] = 0
+    tolerance = tolerance_of(Encoder(), mentor=Encoder())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert tolerance.meta_update(tokens, labels, lam=0.5).isfinite()
+        with pytest.raises(mlnt.InputError):
+            tolerance.meta_update(tokens, labels[:3])
+    assert torch.backends.mha.get_fastpath_enabled(), "as it was, after an error too"
+
+
 @pytest.mark.parametrize("form", ["meta_update", "add_meta_gradient"])
 def test_a_batch_that_overflows_in_float16_moves_nothing(form: str) -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES))
