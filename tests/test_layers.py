@@ -10,6 +10,7 @@ LAYERS = (
     {
         "_openmp",
         "allocator",
+        "arguments",
         "errors",
         "files",
         "launcher",

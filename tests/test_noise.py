@@ -1,6 +1,7 @@
 """Label noise and the rate that comes out."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,30 @@ def test_arrays_come_back_as_arrays() -> None:
     assert set(noisy.tolist()) == {0, 1, 2}
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([2, 1, 0])[::-1],
+        np.array([0, 1, 2], dtype=">i4"),
+        [0, 1, 2],
+    ],
+)
+def test_labels_are_taken_by_position_whatever_holds_them(labels: Any) -> None:
+    noisy = mlnt.symmetric_noise(labels, 1.0, 3, seeded())
+    assert torch.equal(
+        torch.as_tensor(noisy), mlnt.symmetric_noise(torch.arange(3), 1.0, 3, seeded())
+    )
+    turned = mlnt.asymmetric_noise(labels, 1.0, {0: 1, 2: 0}, seeded())
+    assert turned.tolist() == [1, 1, 0]
+
+
+def test_labels_of_pandas_with_another_index() -> None:
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.Series([0, 1, 2], index=[7, 8, 9])
+    assert mlnt.asymmetric_noise(labels, 1.0, {0: 1, 2: 0}).tolist() == [1, 1, 0]
+    assert mlnt.asymmetric_noise(labels.astype("Int64"), 1.0, {0: 1}).tolist() == [1, 1, 2]
+
+
 LABELS = torch.zeros(3, dtype=torch.long)
 
 
@@ -86,6 +111,18 @@ LABELS = torch.zeros(3, dtype=torch.long)
         (lambda: mlnt.symmetric_noise(torch.zeros(3), 0.5, 3), "class numbers"),
         (lambda: mlnt.asymmetric_noise(LABELS, 0.5, {}), "mapping is empty"),
         (lambda: mlnt.asymmetric_noise(LABELS, 0.5, {-1: 0}), "start at 0"),
+        (lambda: mlnt.asymmetric_noise(LABELS, 0.5, [1, 2]), r"as \{3: 5, 5: 3\}, got \[1, 2\]"),
+        (lambda: mlnt.asymmetric_noise(LABELS, 0.5, {0: 1.0}), "class numbers .* got 1.0"),
+        (lambda: mlnt.asymmetric_noise(LABELS, 0.5, {"0": 1}), "class numbers .* got '0'"),
+        (lambda: mlnt.symmetric_noise(["a", "b"], 0.5, 3), r"row of class numbers .*\['a', 'b'\]"),
+        (
+            lambda: mlnt.symmetric_noise(LABELS, 0.5, 3, generator=0),
+            r"Generator\(\).manual_seed\(0",
+        ),
+        (lambda: mlnt.asymmetric_noise(LABELS, 0.5, {0: 1}, generator="a"), "torch.Generator, got"),
+        (lambda: mlnt.symmetric_noise(LABELS, 0.5, 3.0), "classes must be a whole .* got 3.0"),
+        (lambda: mlnt.symmetric_noise(LABELS, 0.5, 0), "from 1 on, got 0"),
+        (lambda: mlnt.transition_noise(LABELS, [[1, 0], [0]]), "transition matrix must be numbers"),
         (lambda: mlnt.transition_noise(LABELS, [[0.5, 0.4], [0, 1]]), "row 0 sums"),
         (lambda: mlnt.transition_noise(LABELS, [[1.0, 0.0]]), "must be square"),
         (lambda: mlnt.transition_noise(LABELS, [[1.5, -0.5], [0, 1]]), "negative"),

@@ -383,11 +383,24 @@ class TestWhoSeesMore:
         ({"features": np.zeros(2)}, "finite features"),
         ({"held_out": [True]}, "held_out of 2 samples, got 1"),
         ({"held_out": [[True], [False]]}, r"held_out \[N\]"),
+        ({"held_out": True}, r"held_out \[N\]"),
+        ({"held_out": np.array([1, 2])}, r"true or false .*\[1, 2\]\); of positions .* np.isin"),
+        ({"held_out": [0.0, np.nan]}, "true or false for each label"),
     ],
 )
 def test_nonsense_beside_the_probabilities(more: dict, message: str) -> None:
     with pytest.raises(mlnt.InputError, match=message):
         mlnt.find_label_issues([0, 1], [[0.5, 0.5]] * 2, **more)
+
+
+@pytest.mark.parametrize("kind", [bool, int, float])
+def test_held_out_labels_as_any_zeros_and_ones(kind: type) -> None:
+    labels_N, held_out_N = torch.tensor([0, 1] * 20), np.array([False, True] * 20)
+    probabilities_NC = torch.full((40, 2), 0.5)
+    features_ND = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    arguments = (labels_N, probabilities_NC, features_ND)
+    found = mlnt.find_label_issues(*arguments, held_out_N.astype(kind))
+    assert torch.equal(found.score, mlnt.find_label_issues(*arguments, held_out_N).score)
 
 
 def test_probabilities_that_are_none() -> None:

@@ -5,7 +5,6 @@ Axes: N samples, C classes.
 
 import csv
 import itertools
-import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.arguments import as_tensor, in_one_line
 from mlnt.errors import InputError
 from mlnt.files import open_text
 from mlnt.noise_model import Judgement, judge
@@ -29,6 +29,7 @@ COLUMNS = (
 SUM_TOLERANCE = 0.02  # half precision, and files with two digits
 MOST_IN_SUMMARY = 100  # classes
 NEARLY_ALL = 0.9
+CLASS_NUMBERS = "class numbers, counted from 0 as the columns are"
 
 
 @dataclass(frozen=True)
@@ -87,17 +88,15 @@ def find_label_issues(
     See `mlnt.noise_model` for the probability.
     """
     labels_N, probabilities_NC = _checked(labels, probabilities)
-    features_ND = None if features is None else _as_tensor(features, "features").float()
-    held_out_N = None if held_out is None else _as_tensor(held_out, "held_out").bool()
+    features_ND = None if features is None else as_tensor(features, "features").cpu().float()
+    held_out_N = None if held_out is None else _checked_held_out(held_out)
     if held_out_N is None and features_ND is not None:
         held_out_N = torch.zeros(len(labels_N), dtype=torch.bool)
+    if features_ND is not None and not (features_ND.ndim == 2 and features_ND.isfinite().all()):
+        raise InputError(f"need finite features [N, D], got {tuple(features_ND.shape)}")
     for name, values in (("features", features_ND), ("held_out", held_out_N)):
         if values is not None and len(values) != len(labels_N):
             raise InputError(f"need {name} of {len(labels_N)} samples, got {len(values)}")
-    if held_out_N is not None and held_out_N.ndim != 1:
-        raise InputError(f"need held_out [N], got {tuple(held_out_N.shape)}")
-    if features_ND is not None and not (features_ND.ndim == 2 and features_ND.isfinite().all()):
-        raise InputError(f"need finite features [N, D], got {tuple(features_ND.shape)}")
     described = () if features_ND is None else (features_ND,)
     return rank_labels(labels_N, judge(labels_N, probabilities_NC, described, held_out_N))
 
@@ -132,8 +131,8 @@ def rank_labels(
 
 
 def _checked(labels: Any, probabilities: Any) -> tuple[Tensor, Tensor]:
-    labels_N = _as_tensor(labels, "labels", "class numbers, counted from 0 as the columns are")
-    probabilities_NC = _as_tensor(probabilities, "probabilities").double()
+    labels_N = as_tensor(labels, "labels", CLASS_NUMBERS).cpu()
+    probabilities_NC = as_tensor(probabilities, "probabilities").cpu().double()
     if probabilities_NC.ndim != 2 or labels_N.shape != probabilities_NC.shape[:1]:
         raise InputError(
             f"need labels [N] and probabilities [N, C], got {tuple(labels_N.shape)} and "
@@ -157,6 +156,19 @@ def _checked(labels: Any, probabilities: Any) -> tuple[Tensor, Tensor]:
             f"{float(probabilities_NC[row].sum()):g}"
         )
     return labels_N, probabilities_NC
+
+
+def _checked_held_out(held_out: Any) -> Tensor:
+    """[N] bool. Whoever gives positions would be told of other labels than those they mean."""
+    held_out_N = as_tensor(held_out, "held_out", "true or false for each label").cpu()
+    if held_out_N.ndim != 1:
+        raise InputError(f"need held_out [N], got {tuple(held_out_N.shape)}")
+    if not ((held_out_N == 0) | (held_out_N == 1)).all():
+        raise InputError(
+            f"held_out must be true or false for each label, got {in_one_line(held_out)}; of "
+            "positions make it with np.isin(np.arange(len(labels)), positions)"
+        )
+    return held_out_N.bool()
 
 
 def write_label_issues(
@@ -215,18 +227,3 @@ def read_label_issues(path: Path, top: int | None = None) -> list[dict[str, Any]
     except (OSError, UnicodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     raise InputError(f"{path} is damaged: it must hold the columns {', '.join(COLUMNS)}")
-
-
-def _as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach().cpu()
-    try:
-        array = np.asarray(values)
-        if array.dtype == object:
-            array = np.array(array.tolist())
-        # A copy that torch takes: in one piece, in this machine's byte order, of its types.
-        kind = np.float64 if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
-        return torch.from_numpy(np.array(array, dtype=kind, order="C"))
-    except (TypeError, ValueError):  # texts, or rows of different lengths
-        got = " ".join(reprlib.repr(values).split())  # an array takes several lines
-        raise InputError(f"{name} must be {wanted}, got {got}") from None

@@ -4,6 +4,7 @@ Every function takes labels as a tensor or an array and returns the same kind.
 """
 
 import io
+import numbers
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.arguments import as_tensor, check_generator, in_one_line
 from mlnt.errors import InputError, check_share, did_you_mean
 from mlnt.files import read_file
 
 MOST_BYTES = 2**26  # of a transition matrix
+CLASS_NUMBERS = (
+    "one row of class numbers (names become such by np.unique(names, return_inverse=True)[1])"
+)
 
 Labels = TypeVar("Labels", Tensor, np.ndarray)
 
@@ -31,6 +36,7 @@ def symmetric_noise(
     So a rate of r makes r·(C − 1)/C of the labels wrong on average.
     """
     check_share("noise rate", rate)
+    check_generator(generator)
     labels_N = _checked(labels, classes)
     replaced_N = torch.rand(len(labels_N), generator=generator) < rate
     random_N = torch.randint(classes, (len(labels_N),), generator=generator)
@@ -45,11 +51,8 @@ def asymmetric_noise(
 ) -> Labels:
     """With probability `rate` a label of a class in `mapping` becomes the class it maps to."""
     check_share("noise rate", rate)
-    named = [number for pair in mapping.items() for number in pair]
-    if not named:
-        raise InputError("mapping is empty; give pairs such as {3: 5, 5: 3}")
-    if min(named) < 0:
-        raise InputError(f"mapping holds classes, which start at 0, got {min(named)}")
+    check_generator(generator)
+    named = _classes_in(mapping)
     labels_N = _checked(labels)
     classes = 1 + max(int(labels_N.max()) if len(labels_N) else 0, *named)
     target_C = torch.arange(classes)
@@ -63,7 +66,8 @@ def transition_noise(
     labels: Labels, matrix: Any, generator: torch.Generator | None = None
 ) -> Labels:
     """A label i becomes j with probability matrix[i, j]; each row must sum to 1."""
-    matrix_CC = torch.as_tensor(np.asarray(matrix, dtype=np.float64))
+    check_generator(generator)
+    matrix_CC = as_tensor(matrix, "a transition matrix").cpu().double()
     if matrix_CC.ndim != 2 or matrix_CC.shape[0] != matrix_CC.shape[1]:
         raise InputError(f"a transition matrix must be square, got shape {tuple(matrix_CC.shape)}")
     if (matrix_CC < 0).any() or not torch.isfinite(matrix_CC).all():
@@ -178,8 +182,26 @@ def _read_matrix(path: Path, classes: int) -> np.ndarray:
     return matrix
 
 
+def _classes_in(mapping: Any) -> list[int]:
+    """All that it names, sources and targets."""
+    if not isinstance(mapping, Mapping):
+        got = in_one_line(mapping)
+        raise InputError(f"mapping must be pairs of classes such as {{3: 5, 5: 3}}, got {got}")
+    named = [number for pair in mapping.items() for number in pair]
+    if not named:
+        raise InputError("mapping is empty; give pairs such as {3: 5, 5: 3}")
+    for number in named:
+        if not isinstance(number, numbers.Integral):
+            raise InputError(f"mapping holds class numbers such as {{3: 5}}, got {number!r}")
+    if min(named) < 0:
+        raise InputError(f"mapping holds classes, which start at 0, got {min(named)}")
+    return named
+
+
 def _checked(labels: Any, classes: int | None = None) -> Tensor:
-    labels_N = torch.as_tensor(labels).cpu()
+    if classes is not None and not (isinstance(classes, numbers.Integral) and classes >= 1):
+        raise InputError(f"classes must be a whole number from 1 on, got {classes!r}")
+    labels_N = as_tensor(labels, "labels", CLASS_NUMBERS).cpu()
     if labels_N.ndim != 1 or labels_N.is_floating_point() or labels_N.is_complex():
         raise InputError(
             f"labels must be one row of class numbers, got {labels_N.dtype} of shape "
