@@ -1,5 +1,7 @@
 """Random neighbour label transfer."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +125,18 @@ def test_same_generator_same_labels_and_no_global_seed() -> None:
     assert first.shape == (10, 20)
 
 
+def test_arrays_and_lists_are_taken_as_tensors_are() -> None:
+    labels_B, features_BD = torch.randint(3, (20,)), torch.randn(20, 4)
+
+    def drawn(labels: Any, features: Any) -> Tensor:
+        generator = torch.Generator().manual_seed(4)
+        return mlnt.synthetic_labels(labels, features, generator=generator)
+
+    expected_MB = drawn(labels_B, features_BD)
+    assert torch.equal(drawn(labels_B.numpy(), features_BD.numpy()), expected_MB)
+    assert torch.equal(drawn(labels_B.tolist(), features_BD.tolist()), expected_MB)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -130,6 +144,11 @@ def test_same_generator_same_labels_and_no_global_seed() -> None:
         ({"features": torch.zeros(3, 2)}, "3 rows of features for 8 labels"),
         ({"labels": torch.zeros(8, 2)}, "one axis"),
         ({"sets": 0}, "at least 1"),
+        ({"sets": 2.5}, "whole numbers and at least 1, got 2.5"),
+        ({"neighbours": "3"}, "whole numbers and at least 1, got 10 and '3'"),
+        ({"labels": ["a"] * 8}, "labels must be class numbers, got"),
+        ({"features": torch.full((8, 2), float("nan"))}, "features must be finite"),
+        ({"generator": 0}, r"torch.Generator\(\).manual_seed\(0\)"),
     ],
 )
 def test_bad_arguments(arguments: dict, message: str) -> None:

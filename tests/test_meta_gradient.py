@@ -239,13 +239,62 @@ def test_inputs_may_be_several_arguments() -> None:
         ({"consistency": "kll"}, "did you mean 'kl'"),
         ({"synthetic": torch.zeros(2, 4, dtype=torch.long)}, "for the same batch"),
         ({"synthetic": torch.zeros(2, 7)}, "class numbers"),
+        ({"synthetic": torch.zeros(0, 7, dtype=torch.long)}, "1 or more sets of labels, got none"),
+        ({"alpha": -0.1}, r"alpha must lie in \[0, ∞\), got -0.1"),
+        ({"target": torch.full((7, 6), 1 / 6)}, r"logits are, \(7, 4\), got \(7, 6\)"),
+        ({"target": torch.full((7, 6), 1 / 6), "engine": "folded"}, r"logits are, \(7, 4\), got"),
+        ({"target": torch.full((7, CLASSES), float("nan"))}, "must hold probabilities"),
+        ({"target": torch.eye(7, CLASSES) - 0.5}, "must hold probabilities"),
+        ({"target": torch.ones(7, CLASSES).long()}, "must hold probabilities, got torch.int64"),
+        ({"target": [["a"]]}, r"target must be probabilities \[B, C\], got \[\['a'\]\]"),
+        ({"inputs": {"x": torch.ones(7, 5)}}, "got a mapping"),
+        ({"model": "resnet"}, "the model must be an nn.Module, got 'resnet'"),
+        ({"model": nn.Linear(5, CLASSES).requires_grad_(False)}, "all its parameters are frozen"),
+        ({"inputs": torch.ones(3, 5, dtype=torch.float64)}, r"logits are, \(3, 4\), got \(7, 4\)"),
     ],
 )
 def test_bad_arguments(change: dict, message: str) -> None:
     case, synthetic_MB, target_BC = setup("mlp")
-    arguments = {"synthetic": synthetic_MB, "target": target_BC, "alpha": ALPHA, **change}
+    arguments = {
+        "model": case.module,
+        "inputs": case.inputs,
+        "synthetic": synthetic_MB,
+        "target": target_BC,
+        "alpha": ALPHA,
+        **change,
+    }
     with pytest.raises(mlnt.InputError, match=message):
-        mlnt.meta_gradient(case.module, case.inputs, **arguments)
+        mlnt.meta_gradient(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_model_without_weights_yet() -> None:
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
+    with pytest.raises(mlnt.InputError, match="the model has lazy layers"):
+        mlnt.NoiseTolerance(lazy)
+    with pytest.raises(mlnt.InputError, match="the mentor has lazy layers"):
+        mlnt.NoiseTolerance(nn.Linear(5, CLASSES), mentor=lazy)
+    lazy(torch.ones(2, 5))
+    mlnt.NoiseTolerance(lazy)
+
+
+def test_second_order_of_a_layer_without_second_derivative() -> None:
+    model = nn.Sequential(nn.EmbeddingBag(9, 5), nn.Linear(5, CLASSES))
+    target = torch.full((1, CLASSES), 1 / CLASSES)
+    synthetic_MB = torch.zeros(2, 1, dtype=torch.long)
+    arguments = (model, torch.arange(9)[None], synthetic_MB, target, ALPHA)
+    mlnt.meta_gradient(*arguments)
+    with pytest.raises(mlnt.InputError, match=r"second derivatives, which .*; use order=1"):
+        mlnt.meta_gradient(*arguments, order=2)
+
+
+def test_arrays_and_lists_are_taken() -> None:
+    case, synthetic_MB, target_BC = setup("mlp")
+    expected = mlnt.meta_gradient(case.module, case.inputs, synthetic_MB, target_BC, ALPHA)[0]
+    found = mlnt.meta_gradient(
+        case.module, [case.inputs], synthetic_MB.numpy(), target_BC.numpy(), ALPHA
+    )[0]
+    assert found == expected
 
 
 class TestNoiseTolerance:
@@ -260,6 +309,9 @@ class TestNoiseTolerance:
         ("model", "options", "message"),
         [
             (nn.Linear(3, CLASSES), {"sets": 2.5}, "sets must be a whole number, got 2.5"),
+            (nn.Linear, {}, "the model must be an nn.Module, got <class"),
+            (nn.Linear(3, CLASSES), {"mentor": "best.pt"}, "the mentor must be an nn.Module, got"),
+            (nn.Linear(3, CLASSES), {"generator": 0}, r"torch.Generator\(\).manual_seed\(0\)"),
             (nn.Linear(3, CLASSES), {"mentor": nn.Linear(3, CLASSES + 1)}, "the mentor tells"),
             (nn.Linear(3, CLASSES).requires_grad_(False), {}, "all its parameters are frozen"),
             (nn.GRU(3, CLASSES), {}, r"must give logits \[B, C\], it gave tuple"),

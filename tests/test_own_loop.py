@@ -336,12 +336,25 @@ def test_labels_and_features_of_numpy() -> None:
     assert loss == tolerance_of(net()).meta_update(inputs, labels, torch.tensor(features))
 
 
+def test_rates_as_texts_are_numbers_as_other_settings_are() -> None:
+    inputs, labels = batch()
+    one, other = tolerance_of(net()), tolerance_of(net(), alpha="0.2")
+    one.meta_update(inputs, labels, eta=0.1)
+    one.update_teacher(0.9)
+    other.meta_update(inputs, labels.tolist(), eta="0.1")
+    other.update_teacher("0.9")
+    assert_same(one.teacher, other.teacher)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"features": 0.1}, r"features must be \[B, D\], got 0.1; for a rate: eta=0.1"),
         ({"eta": -1.0}, r"eta must lie in \[0, ∞\), got -1"),
         ({"eta": {"last.bias": float("nan")}}, "eta must lie in"),
+        ({"eta": "fast"}, "eta must be a number, got 'fast'"),
+        ({"eta": None}, "eta must be a number, got None"),
+        ({"features": torch.full((16, 2), float("nan"))}, "features must be finite"),
         ({"lam": 5}, r"lam must lie in \[0, 1\], got 5"),
     ],
 )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mlnt.distributed import Group, World
 from mlnt.meta.choice import milliseconds
 from mlnt.meta.folded import Target
-from mlnt.meta.gradient import meta_gradient
+from mlnt.meta.gradient import gradient_by_engine
 from mlnt.meta.passes import class_gradient, logits_of
 from mlnt.meta.plain import Gradients
 
@@ -39,13 +39,15 @@ def divided_meta_gradient(
 ) -> tuple[Tensor, Gradients]:
     """What `meta_gradient` gives for all sets and rows, computed by all processes together."""
     if world.size == 1:
-        return meta_gradient(model, inputs, synthetic_MB, target, alpha, order, engine, consistency)
+        return gradient_by_engine(
+            model, inputs, synthetic_MB, target, alpha, order, engine, consistency
+        )
     sets, batch = synthetic_MB.shape
     own_sets, rows = world.grid(sets, batch)
     own_MB = synthetic_MB[own_sets, rows.own]
     if len(own_MB):
         with world.own_numbers():
-            loss, gradients = meta_gradient(
+            loss, gradients = gradient_by_engine(
                 model,
                 rows.take(inputs),
                 own_MB,

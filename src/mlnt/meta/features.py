@@ -1,7 +1,7 @@
 """Penultimate features of any network."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,16 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from mlnt.errors import InputError
+
+
+def as_arguments(inputs: Any) -> Any:
+    """A tensor, or a tuple of the model's arguments; what a DataLoader collates is a list."""
+    if isinstance(inputs, Mapping):
+        raise InputError(
+            "inputs must be a tensor or a tuple of the model's arguments, got a mapping; a module "
+            "around the model that takes its values and gives logits will do"
+        )
+    return tuple(inputs) if isinstance(inputs, list) else inputs
 
 
 def forward(model: nn.Module, inputs: Any) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mlnt.distributed import WHOLE, Rows
 from mlnt.meta.flat import Layout, merge, split_by_rank
 from mlnt.meta.folding import FoldedNetwork
-from mlnt.meta.plain import CONSISTENCIES, Gradients, plain_meta_gradient
+from mlnt.meta.plain import CONSISTENCIES, Gradients, check_target, plain_meta_gradient
 from mlnt.meta.tape import CannotFold, Options
 
 log = logging.getLogger("mlnt")
@@ -112,7 +112,9 @@ def _compute(
     sets = len(synthetic_MB)
     theta = Parameters(dict(model.named_parameters()), sets, compute_type(model))
     inputs = theta.prepare(inputs)
-    inner, differentiate = _inner_gradients(network, theta, inputs, synthetic_MB, order, rows)
+    inner, differentiate = _inner_gradients(
+        network, theta, inputs, synthetic_MB, target, order, rows
+    )
     theta_prime = theta.step(inner, alpha)
     run = network.run(theta_prime, inputs, Options(sets, rows=rows))
     target_BC = target() if callable(target) else target
@@ -132,6 +134,7 @@ def _inner_gradients(
     theta: "Parameters",
     inputs: Any,
     synthetic_MB: Tensor,
+    target: Target,
     order: int,
     rows: Rows,
 ) -> Any:
@@ -141,6 +144,8 @@ def _inner_gradients(
     weights = theta.shared(requires_grad=order == 2)
     options = Options(sets, shared=True, differentiable=order == 2, rows=rows)
     run = network.run(weights, inputs, options)
+    if isinstance(target, Tensor):
+        check_target(run.logits.shape, target)
     with torch.set_grad_enabled(order == 2):
         probabilities_BC = run.logits.to(theta.full).softmax(dim=1)
         one_hot_BMC = F.one_hot(synthetic_MB.T, probabilities_BC.shape[1])
@@ -169,6 +174,7 @@ def _consistency(
     logits: Tensor, target_BC: Tensor, sets: int, consistency: str, share: float
 ) -> tuple[Tensor, Tensor]:
     """(L_meta, its gradient at the folded logits [B, M·C])."""
+    check_target((len(logits), logits.shape[1] // sets), target_BC)
     with torch.enable_grad():
         leaf = logits.detach().to(target_BC.dtype).requires_grad_()
         logits_MBC = leaf.unflatten(1, (sets, -1)).transpose(0, 1)

@@ -4,10 +4,14 @@ Axes: M sets, B batch, K neighbours, D features.
 """
 
 import math
+import numbers
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.arguments import as_tensor, check_generator
 from mlnt.config import Settings
 from mlnt.errors import InputError, check_share
 
@@ -29,8 +33,8 @@ def nearest_others(features_BD: Tensor, neighbours: int) -> Tensor:
 
 
 def synthetic_labels(
-    labels: Tensor,
-    features: Tensor,
+    labels: Tensor | np.ndarray | Sequence[int],
+    features: Tensor | np.ndarray | Sequence[Sequence[float]],
     sets: int = Settings.sets,
     rho: float = Settings.rho,
     neighbours: int = Settings.neighbours,
@@ -42,14 +46,16 @@ def synthetic_labels(
     their K nearest others in the batch, chosen uniformly. All others keep their label. (The
     paper's counts for a batch of 128, 13, 26, 39, 51 and 64, follow no one way of rounding.)
     """
-    labels_B = labels
-    _check(labels_B, features, sets, rho, neighbours)
+    labels_B = as_tensor(labels, "labels", "class numbers")
+    features_BD = as_tensor(features, "features").to(labels_B.device)
+    _check(labels_B, features_BD, sets, rho, neighbours)
+    check_generator(generator)
     batch = len(labels_B)
     labels_MB = labels_B.long().repeat(sets, 1)
     replaced = math.floor(rho * batch + 1e-9)  # 0.29 * 100 is 28.999… in floating point
     if replaced == 0 or batch == 1:
         return labels_MB
-    neighbours_BK = nearest_others(features.detach(), neighbours)
+    neighbours_BK = nearest_others(features_BD, neighbours)
 
     device = labels_B.device if generator is None else generator.device
     order_MB = torch.rand(sets, batch, generator=generator, device=device).argsort(dim=1)
@@ -72,6 +78,12 @@ def _check(labels_B: Tensor, features: Tensor, sets: int, rho: float, neighbours
             f"features and labels must belong to the same batch, got {len(features)} rows of "
             f"features for {len(labels_B)} labels"
         )
+    # Only where looking costs no wait for a GPU.
+    if features.device.type == "cpu" and not features.isfinite().all():
+        raise InputError("features must be finite: of NaN or infinity nobody is a neighbour")
     check_share("rho", rho)
-    if sets < 1 or neighbours < 1:
-        raise InputError(f"sets and neighbours must be at least 1, got {sets} and {neighbours}")
+    if not all(isinstance(n, numbers.Integral) and n >= 1 for n in (sets, neighbours)):
+        raise InputError(
+            f"sets and neighbours must be whole numbers and at least 1, got {sets!r} and "
+            f"{neighbours!r}"
+        )

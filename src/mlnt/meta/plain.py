@@ -22,6 +22,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mlnt.distributed import WHOLE, Rows
+from mlnt.errors import InputError
 from mlnt.meta.features import forward
 from mlnt.meta.synchronised import synchronised
 
@@ -76,6 +77,7 @@ def plain_meta_gradient(
 
     def at_theta() -> None:
         logits_BC = forward(model, inputs)
+        check_target(logits_BC.shape, target_BC)
         for labels_B in synthetic_MB:
             class_loss = rows.share * F.cross_entropy(logits_BC, labels_B)
             own = gradient(class_loss, theta, retain_graph=True, create_graph=order == 2)
@@ -99,6 +101,14 @@ def plain_meta_gradient(
     with torch.enable_grad(), _suitable_kernels(model, order), synchronised(rows):
         given(model, theta, at_theta)
     return total_loss, total
+
+
+def check_target(logits_shape: tuple[int, ...], target_BC: Tensor) -> None:
+    if target_BC.shape != logits_shape:
+        raise InputError(
+            f"target must be [B, C] as the model's logits are, {tuple(logits_shape)}, got "
+            f"{tuple(target_BC.shape)}"
+        )
 
 
 def given(model: nn.Module, parameters: dict[str, Tensor], work: Callable[[], Result]) -> Result:

@@ -6,18 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mlnt.config import Settings, convert, fields_by_name
+from mlnt.arguments import as_tensor, check_generator
+from mlnt.config import Settings
 from mlnt.distributed import ALL_ALONE, Rows, World
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import added_up, divided_meta_gradient
-from mlnt.meta.features import penultimate
+from mlnt.meta.features import as_arguments, penultimate
 from mlnt.meta.folded import Target, compute_type
+from mlnt.meta.gradient import check_network, check_trainable, checked
 from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
 from mlnt.meta.teacher import copy_buffers_, ema_, make_teacher, mixed_target, renew_statistics
 from mlnt.meta.wrapped import as_written, own_name, replicas_within, unwrapped
-from mlnt.values import check_setting
 
 
 class NoiseTolerance:
@@ -53,6 +54,10 @@ class NoiseTolerance:
         mentor: nn.Module | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        check_network(model, "model")
+        check_generator(generator)
+        if mentor is not None:
+            check_network(mentor, "mentor")
         if mentor is model:
             raise InputError("the mentor is the model itself; give a copy of it (copy.deepcopy)")
         self.student, self.replicas = unwrapped(model), replicas_within(model)
@@ -69,8 +74,7 @@ class NoiseTolerance:
         self.world: World = ALL_ALONE  # the processes that divide the work
         self._has_answered = False  # the teacher, whose statistics come of it
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
-            setattr(self, name, convert(name, getattr(self, name)))
-            _check(name, getattr(self, name))
+            setattr(self, name, checked(name, getattr(self, name)))
 
     @as_written()
     def meta_gradient(
@@ -83,18 +87,17 @@ class NoiseTolerance:
     ) -> tuple[Tensor, Gradients]:
         """L_meta on this batch and its gradient, by parameter name; changes only the teacher's
         batch-norm statistics."""
-        if not any(parameter.requires_grad for parameter in self.student.parameters()):
-            raise InputError("the model has nothing to learn: all its parameters are frozen")
-        _check("lam", lam)
-        inputs = _arguments(inputs)
-        seen = inputs if for_teacher is None else _arguments(for_teacher)
+        check_trainable(self.student)
+        lam = checked("lam", lam)
+        inputs = as_arguments(inputs)
+        seen = inputs if for_teacher is None else as_arguments(for_teacher)
         device = next(self.teacher.parameters()).device
-        labels = torch.as_tensor(labels, device=device)
+        labels = as_tensor(labels, "labels", "class numbers").to(device)
         if features is None:
-            features = penultimate(self.teacher, seen)
+            features = _own_features(self.teacher, seen)
         elif isinstance(features, int | float):
             raise InputError(f"features must be [B, D], got {features}; for a rate: eta={features}")
-        features = torch.as_tensor(features, device=device)
+        features = as_tensor(features, "features").to(device)
         synthetic_MB = synthetic_labels(
             labels, features, self.sets, self.rho, self.neighbours, self.generator
         )
@@ -161,13 +164,7 @@ class NoiseTolerance:
                      where its images are strongly augmented, weakly
         """
         parameters = dict(self.student.named_parameters())
-        if isinstance(eta, Mapping):
-            eta = {own_name(name, parameters): rate for name, rate in eta.items()}
-        if isinstance(eta, Mapping) and (unknown := sorted(eta.keys() - parameters.keys())):
-            hint = did_you_mean(unknown[0], list(parameters))
-            raise InputError(f"eta: the model has no parameter {unknown[0]!r}{hint}")
-        for rate in eta.values() if isinstance(eta, Mapping) else (eta,):
-            _check("eta", rate)
+        eta = _rates(eta, parameters) if isinstance(eta, Mapping) else checked("eta", eta)
         loss, gradients = self._sure_gradient(inputs, labels, features, lam, for_teacher)
         with torch.no_grad():
             if isinstance(eta, Mapping):
@@ -204,8 +201,7 @@ class NoiseTolerance:
 
     def update_teacher(self, gamma: float | Tensor = Settings.gamma) -> None:
         """θ̃ ← γ θ̃ + (1 − γ) θ; buffers that are no statistics become the model's."""
-        _check("gamma", gamma)
-        ema_(self.teacher, self.student, gamma)
+        ema_(self.teacher, self.student, checked("gamma", gamma))
         # While its batch norms know nothing yet, those of the student are nearer than none.
         copy_buffers_(self.teacher, self.student, with_statistics=not self._has_answered)
 
@@ -222,7 +218,7 @@ class NoiseTolerance:
                 "the model is in evaluation mode, which hides what batch norms of it are frozen; "
                 "call model.train() before, and freeze again what is to be"
             )
-        renew_statistics(self.teacher, self.student, (_arguments(inputs) for inputs in batches))
+        renew_statistics(self.teacher, self.student, (as_arguments(inputs) for inputs in batches))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model and its optimizer."""
@@ -245,17 +241,17 @@ def zero_unless_finite(gradients: Gradients) -> Gradients:
     return {name: torch.where(is_finite, g, torch.zeros_like(g)) for name, g in gradients.items()}
 
 
-def _check(name: str, value: Any) -> None:
-    """That a number lies where the setting of this name may; one on a device is not looked at."""
-    if not isinstance(value, Tensor):
-        check_setting(fields_by_name()[name], value)
+def _rates(eta: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+    """By the network's own names of its parameters."""
+    rates = {own_name(name, parameters): checked("eta", rate) for name, rate in eta.items()}
+    if unknown := sorted(rates.keys() - parameters.keys()):
+        hint = did_you_mean(unknown[0], list(parameters))
+        raise InputError(f"eta: the model has no parameter {unknown[0]!r}{hint}")
+    return rates
 
 
-def _arguments(inputs: Any) -> Any:
-    """A tensor or a tuple; what a DataLoader collates is a list."""
-    if isinstance(inputs, Mapping):
-        raise InputError(
-            "inputs must be a tensor or a tuple of the model's arguments, got a mapping; a module "
-            "around the model that takes its values and gives logits will do"
-        )
-    return tuple(inputs) if isinstance(inputs, list) else inputs
+def _own_features(teacher: nn.Module, inputs: Any) -> Tensor:
+    """Its penultimate ones. If they overflowed, that is no mistake of the caller's: finite then,
+    where somebody looks (see `synthetic_labels`)."""
+    features = penultimate(teacher, inputs)
+    return features.nan_to_num() if features.device.type == "cpu" else features
