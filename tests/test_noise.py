@@ -1,5 +1,6 @@
 """Label noise and the rate that comes out."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,40 @@ def test_noise_as_the_user_writes_it(tmp_path: Path) -> None:
     assert torch.equal(turned, torch.tensor([1, 2, 0]).repeat(100))
 
 
+WINES = ('Barbera "d\'Asti"', "Dolcetto>2,5", "Grignolino, rosso")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ('Barbera "d\'Asti">Grignolino, rosso', {0: 2}),
+        ("Grignolino, rosso > Dolcetto>2,5", {2: 1}),
+        ("Dolcetto>2,5>Grignolino, rosso,Grignolino, rosso>0", {1: 2, 2: 0}),
+        ("1>2,2>1", {1: 2, 2: 1}),
+    ],
+)
+def test_classes_whose_names_hold_commas_and_arrows(pairs: str, expected: dict[int, int]) -> None:
+    labels = torch.arange(3)
+    noisy = parse_noise(f"asymmetric:1:{pairs}", WINES).apply(labels, seeded())
+    assert noisy.tolist() == [expected.get(number, number) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("classes", "hint"),
+    [
+        (CLASSES, "'asymmetric:0.4:cat>bird'"),
+        (WINES, "'asymmetric:0.4:0>2'"),
+        (("a;b", "x", "0"), "'asymmetric:0.4:a;b>0'"),  # 0 would be the last of them
+    ],
+)
+def test_the_example_can_be_typed_into_a_shell(classes: tuple[str, ...], hint: str) -> None:
+    with pytest.raises(mlnt.InputError, match=f"name them as in {hint}$"):
+        parse_noise("asymmetric:0.4", classes)
+    (typed,) = shlex.split(hint)
+    noisy = parse_noise(typed.replace("0.4", "1"), classes).apply(torch.arange(3), seeded())
+    assert noisy.tolist() == [2, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -155,6 +190,8 @@ def test_noise_as_the_user_writes_it(tmp_path: Path) -> None:
         ("asymmetric:0.4", "no usual confusions; name them"),
         ("asymmetric:0.4:cat>dgo", "did you mean 'dog'"),
         ("asymmetric:0.4:cat", "class>class"),
+        ("asymmetric:0.4:cat>dog,", "class>class, got ''"),
+        ("asymmetric:0.4:cat>dog,brid>cat", "unknown class 'brid'; did you mean 'bird'"),
         ("matrix:nowhere.csv", "no transition matrix"),
     ],
 )

@@ -6,6 +6,7 @@ Every function takes labels as a tensor or an array and returns the same kind.
 import io
 import numbers
 import re
+import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,8 +113,7 @@ def parse_noise(
         mapping = _mapping(pairs, classes) if pairs else usual_confusions
         if not mapping:
             raise InputError(
-                f"this data set has no usual confusions; name them as in "
-                f"asymmetric:{rate:g}:{classes[0]}>{classes[-1]}"
+                f"this data set has no usual confusions; name them as in {_example(rate, classes)}"
             )
         return Noise(text, lambda labels, g: asymmetric_noise(labels, rate, mapping, g))
     if kind == "matrix":
@@ -141,24 +141,64 @@ def _rate(word: str, text: str) -> float:
 
 
 def _mapping(text: str, classes: Sequence[str]) -> dict[int, int]:
-    """{3: 5} from "cat>dog", by class names or numbers."""
-    numbers = {name: number for number, name in enumerate(classes)}
+    """{3: 5} from "cat>dog", by class names or numbers; names may hold commas and arrows too."""
+    numbers_of = _numbers_by_word(classes)
+    pieces = text.split(",")
+    longest = 1 + 2 * max(name.count(",") for name in classes)  # pieces of one pair
+    # From the last piece to the first: the pairs that all pieces from there on spell, if they do.
+    spelt: list[dict[int, int] | None] = [None] * len(pieces) + [{}]
+    for start in reversed(range(len(pieces))):
+        for end in range(start + 1, min(start + longest, len(pieces)) + 1):
+            pair = _pair(",".join(pieces[start:end]), numbers_of)
+            rest = spelt[end]
+            if pair is not None and rest is not None:
+                spelt[start] = {**pair, **rest}
+                break
+    found = spelt[0]
+    if found is None:
+        raise InputError(_what_is_wrong_with(pieces, numbers_of, classes))
+    return found
 
-    def number(word: str) -> int:
-        if word in numbers:
-            return numbers[word]
-        if re.fullmatch(r"\d{1,9}", word) and int(word) < len(classes):
-            return int(word)
-        known = ", ".join(classes[:20])
-        raise InputError(f"unknown class {word!r}{did_you_mean(word, classes)} (known: {known})")
 
-    mapping = {}
-    for pair in text.split(","):
-        source, arrow, target = (word.strip() for word in pair.partition(">"))
-        if not arrow:
-            raise InputError(f"a confusion is written as class>class, got {pair!r}")
-        mapping[number(source)] = number(target)
-    return mapping
+def _numbers_by_word(classes: Sequence[str]) -> dict[str, int]:
+    """Classes by what they may be called: a name comes before a number."""
+    return {
+        **{str(number): number for number in range(len(classes))},
+        **{name.strip(): number for number, name in enumerate(classes)},
+    }
+
+
+def _pair(text: str, numbers_of: Mapping[str, int]) -> dict[int, int] | None:
+    """{3: 5} from "cat>dog", at whichever arrow there is a class on both sides."""
+    for arrow in (place for place, sign in enumerate(text) if sign == ">"):
+        source, target = text[:arrow].strip(), text[arrow + 1 :].strip()
+        if source in numbers_of and target in numbers_of:
+            return {numbers_of[source]: numbers_of[target]}
+    return None
+
+
+def _what_is_wrong_with(
+    pieces: Sequence[str], numbers_of: Mapping[str, int], classes: Sequence[str]
+) -> str:
+    pair = next(piece for piece in pieces if _pair(piece, numbers_of) is None)
+    source, arrow, target = (word.strip() for word in pair.partition(">"))
+    if not arrow:
+        return f"a confusion is written as class>class, got {pair!r}"
+    word = target if source in numbers_of else source
+    known = ", ".join(classes[:20])
+    return f"unknown class {word!r}{did_you_mean(word, classes)} (known: {known})"
+
+
+def _example(rate: float, classes: Sequence[str]) -> str:
+    """Asymmetric noise as one may type it into a shell, where > alone would write to a file."""
+    numbers_of = _numbers_by_word(classes)
+
+    def spelt(number: int) -> str:
+        name = classes[number]
+        is_plain = re.fullmatch(r"[\w.-]+( [\w.-]+)*", name)
+        return name if is_plain or numbers_of[str(number)] != number else str(number)
+
+    return shlex.quote(f"asymmetric:{rate:g}:{spelt(0)}>{spelt(len(classes) - 1)}")
 
 
 def _read_matrix(path: Path, classes: int) -> np.ndarray:
