@@ -323,6 +323,13 @@ class TestNoiseTolerance:
                 torch.ones(7, 3), torch.zeros(7).long()
             )
 
+    def test_settings_may_be_tensors_of_one_number(self) -> None:
+        tolerance = mlnt.NoiseTolerance(nn.Linear(3, CLASSES), alpha=torch.tensor(0.25))
+        assert tolerance.alpha == 0.25
+        assert isinstance(tolerance.alpha, float)
+        with pytest.raises(mlnt.InputError, match="rho must lie in"):
+            mlnt.NoiseTolerance(nn.Linear(3, CLASSES), rho=torch.tensor(2.0))
+
     def test_rates_of_parameters_that_are_not_there(self) -> None:
         tolerance, inputs, labels = self.make()
         with pytest.raises(mlnt.InputError, match="the model has no parameter 'nobody'"):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.arguments import as_tensor, check_generator
-from mlnt.config import Settings
+from mlnt.config import Settings, convert
 from mlnt.distributed import ALL_ALONE, Rows, World
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import added_up, divided_meta_gradient
@@ -74,7 +74,7 @@ class NoiseTolerance:
         self.world: World = ALL_ALONE  # the processes that divide the work
         self._has_answered = False  # the teacher, whose statistics come of it
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
-            setattr(self, name, checked(name, getattr(self, name)))
+            setattr(self, name, checked(name, convert(name, getattr(self, name))))
 
     @as_written()
     def meta_gradient(
@@ -120,7 +120,7 @@ class NoiseTolerance:
 
     def _sure_gradient(self, *arguments: Any) -> tuple[Tensor, Gradients]:
         """`meta_gradient`; in float16 all zero where it overflowed: no GradScaler sees this step,
-        which would make the weights NaN for good. Other types do not overflow, and are not asked.
+        which would make the weights NaN for good. Types of a wider range are not asked.
         """
         loss, gradients = self.meta_gradient(*arguments)
         if compute_type(self.student) == torch.float16:
