@@ -1,7 +1,6 @@
 """CSV and TSV files: numeric columns, one text column or paths of pictures, and labels."""
 
 import csv
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TextIO
 import numpy as np
 
 from mlnt.data.pictures import EXTENSIONS
+from mlnt.data.wordy_columns import check_numbers, explain, is_number
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_file, open_text
 
@@ -21,8 +21,6 @@ LONGEST_LINE = 2**22  # characters
 MOST_COLUMNS = 100_000
 SAVED_INDEX = "Unnamed: 0"  # as pandas calls a column without a name once it has read it
 PATH_NAMES = ("path", "file", "filename", "image", "picture")
-
-_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -100,16 +98,16 @@ def read_table(
         column = header.index(text_column)
         passed_over = tuple(header[i] for i in others if i != column)
         return Table("text", [row[column] for row in rows], labels, (text_column,), passed_over)
-    numeric = [i for i in others if all(_is_number(row[i]) for row in rows)]
+    numeric = [i for i in others if all(is_number(row[i]) for row in rows)]
     wordy = sorted(set(others).difference(numeric))
     is_text = len(wordy) == 1 and not numeric
     for i in wordy:
-        _check_numbers(path, header[i], [row[i] for row in rows], may_be_text=is_text)
+        check_numbers(path, header[i], [row[i] for row in rows], may_be_text=is_text)
     if is_text:
         column = wordy[0]
         return Table("text", [row[column] for row in rows], labels, (header[column],))
     if wordy:
-        _explain(path, header, rows, wordy, has_label=label is not None or bool(features))
+        explain(path, header, rows, wordy, has_label=label is not None or bool(features))
     if not numeric:
         raise InputError(f"{path} has no column but the label; nothing to learn from")
     values = np.array([[float(row[i] or "nan") for i in numeric] for row in rows])
@@ -206,65 +204,3 @@ def _find_label(
 def _unknown(column: str, header: list[str], path: Path) -> str:
     hint = did_you_mean(column, header)
     return f"{path} has no column {column!r}{hint} (columns: {', '.join(header)})"
-
-
-def _is_number(cell: str) -> bool:
-    """An empty cell counts: a missing number is an error of its own, not a text."""
-    try:
-        float(cell or "nan")
-    except ValueError:
-        return False
-    return True
-
-
-def _check_numbers(path: Path, name: str, cells: list[str], may_be_text: bool = False) -> None:
-    """Raise InputError where a column that holds words was to be one of numbers."""
-    words = [(row, cell.strip()) for row, cell in enumerate(cells, 1) if not _is_number(cell)]
-    row, first = words[0]
-    first = first[:40]
-    if all(_DECIMAL_COMMA.fullmatch(word) for _, word in words):
-        raise InputError(
-            f"{path}: column {name!r} holds {first!r} (row {row}); decimal commas? "
-            f"write {first.replace(',', '.')}"
-        )
-    numbers = sum(cell.strip() != "" for cell in cells) - len(words)
-    if numbers > len(words) and not may_be_text:
-        raise InputError(
-            f"{path}: column {name!r} is not numeric (row {row}: {first!r}); fill the "
-            f"{len(words):,} cells that are no numbers, or remove their rows"
-        )
-
-
-def _explain(
-    path: Path, header: list[str], rows: list[list[str]], wordy: list[int], has_label: bool
-) -> None:
-    """Raise InputError that says what to do about columns of words, and asks for nothing else."""
-    texts = [i for i in wordy if _are_sentences([row[i] for row in rows])]
-    categories = [i for i in wordy if i not in texts]
-    advice = []
-    if not has_label:
-        advice.append(f"the label column with --label-column{_only(categories, header)}")
-    if texts:
-        advice.append(f"the text column with --text-column{_only(texts, header)}")
-    remedy = [f"name {' and '.join(advice)}"] if advice else []
-    if has_label and categories:
-        remedy.append("make columns of 0 and 1 of categories, or remove them")
-    if len(wordy) == 1:
-        column = wordy[0]
-        row = next(n for n, row in enumerate(rows, start=1) if not _is_number(row[column]))
-        cell = rows[row - 1][column][:40]
-        what = f": column {header[column]!r} is not numeric (row {row}: {cell!r})"
-    else:
-        what = f" has several columns of words ({', '.join(header[i] for i in wordy)})"
-    raise InputError(f"{path}{what}; {'; or '.join(remedy)}")
-
-
-def _are_sentences(cells: list[str]) -> bool:
-    """Three words or more on average, and seldom the same: categories come again and again."""
-    words = sum(len(cell.split()) for cell in cells)
-    return words >= 3 * len(cells) and 2 * len(set(cells)) > len(cells)
-
-
-def _only(columns: list[int], header: list[str]) -> str:
-    """The name to give, where there is but one to choose."""
-    return f" {shlex.quote(header[columns[0]])}" if len(columns) == 1 else ""

@@ -1,0 +1,71 @@
+"""Columns of a table that hold words where numbers were expected: what to do about them."""
+
+import re
+import shlex
+from pathlib import Path
+
+from mlnt.errors import InputError
+
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
+
+
+def is_number(cell: str) -> bool:
+    """An empty cell counts: a missing number is an error of its own, not a text."""
+    try:
+        float(cell or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+def check_numbers(path: Path, name: str, cells: list[str], may_be_text: bool = False) -> None:
+    """Raise InputError where a column that holds words was to be one of numbers."""
+    words = [(row, cell.strip()) for row, cell in enumerate(cells, 1) if not is_number(cell)]
+    row, first = words[0]
+    first = first[:40]
+    if all(_DECIMAL_COMMA.fullmatch(word) for _, word in words):
+        raise InputError(
+            f"{path}: column {name!r} holds {first!r} (row {row}); decimal commas? "
+            f"write {first.replace(',', '.')}"
+        )
+    numbers = sum(cell.strip() != "" for cell in cells) - len(words)
+    if numbers > len(words) and not may_be_text:
+        raise InputError(
+            f"{path}: column {name!r} is not numeric (row {row}: {first!r}); fill the "
+            f"{len(words):,} cells that are no numbers, or remove their rows"
+        )
+
+
+def explain(
+    path: Path, header: list[str], rows: list[list[str]], wordy: list[int], has_label: bool
+) -> None:
+    """Raise InputError that says what to do about columns of words, and asks for nothing else."""
+    texts = [i for i in wordy if _are_sentences([row[i] for row in rows])]
+    categories = [i for i in wordy if i not in texts]
+    advice = []
+    if not has_label:
+        advice.append(f"the label column with --label-column{_only(categories, header)}")
+    if texts:
+        advice.append(f"the text column with --text-column{_only(texts, header)}")
+    remedy = [f"name {' and '.join(advice)}"] if advice else []
+    if has_label and categories:
+        remedy.append("make columns of 0 and 1 of categories, or remove them")
+    if len(wordy) == 1:
+        column = wordy[0]
+        row = next(n for n, row in enumerate(rows, start=1) if not is_number(row[column]))
+        cell = rows[row - 1][column][:40]
+        what = f": column {header[column]!r} is not numeric (row {row}: {cell!r})"
+    else:
+        what = f" has several columns of words ({', '.join(header[i] for i in wordy)})"
+    raise InputError(f"{path}{what}; {'; or '.join(remedy)}")
+
+
+def _are_sentences(cells: list[str]) -> bool:
+    """Three words or more on average, and seldom the same: categories come again and again."""
+    words = sum(len(cell.split()) for cell in cells)
+    return words >= 3 * len(cells) and 2 * len(set(cells)) > len(cells)
+
+
+def _only(columns: list[int], header: list[str]) -> str:
+    """The name to give, where there is but one to choose."""
+    return f" {shlex.quote(header[columns[0]])}" if len(columns) == 1 else ""
