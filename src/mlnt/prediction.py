@@ -15,6 +15,7 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.picture_sets import has_pictures, pictures_to_predict
 from mlnt.data.pictures import printable
 from mlnt.data.sources import Source, fitting, read
+from mlnt.data.tables import is_table
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
@@ -59,7 +60,7 @@ def predict(
     samples: list[str] | None = None
     unknown: tuple[str, ...] = ()
     inputs: Tensor | ImageFiles
-    if isinstance(data, str | Path) and has_pictures(data, label_column):
+    if isinstance(data, str | Path) and _are_pictures(data, encoder, label_column, text_column):
         split, unknown = pictures_to_predict(Path(data), encoder, classes, label_column)
         inputs = split.inputs
         samples = [printable(text) for text in split.texts or ()]
@@ -83,6 +84,14 @@ def predict(
         for index in inputs.unreadable():  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
     return Prediction(classes, predicted, probabilities_NC, correct, samples, faults, unknown)
+
+
+def _are_pictures(
+    data: str | Path, encoder: Encoder, label_column: str | None, text_column: str | None
+) -> bool:
+    if encoder.kind != "image" and is_table(Path(data)):
+        return False  # it is read by the columns of the training data, whatever stands beside them
+    return has_pictures(data, label_column, text_column)
 
 
 def load_model(

@@ -18,24 +18,31 @@ from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_p
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.label_files import sorted_classes
+from mlnt.data.oddities import span
 from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable, read_picture
-from mlnt.data.tables import read_picture_paths
+from mlnt.data.tables import is_table, read_picture_paths
 from mlnt.errors import InputError
 
 
-def has_pictures(path: str | Path, label_column: str | None = None) -> bool:
-    """A folder that is none of a data set known by its layout, or a table of paths of pictures."""
+def has_pictures(
+    path: str | Path, label_column: str | None = None, text_column: str | None = None
+) -> bool:
+    """A folder that is none of a data set known by its layout, or a table of paths of pictures.
+
+    Where a column of texts is named, nobody asks for the pictures beside it.
+    """
     path = Path(path)
     if not exists(path):
         return False
     if is_saved_dataset(path):
-        return holds_pictures(path)
+        return text_column is None and holds_pictures(path)
     if path.is_dir():
         return find_cifar10(path) is None and not has_idx_files(path)
     if path.suffix.lower() in EXTENSIONS:
         return True
-    is_table = path.suffix.lower() in (".csv", ".tsv")
-    return is_table and read_picture_paths(path, label_column) is not None
+    if not is_table(path) or text_column is not None:
+        return False
+    return read_picture_paths(path, label_column) is not None
 
 
 def picture_parts(path: Path, label_column: str | None = None) -> Parts:
@@ -53,16 +60,23 @@ def table_parts(path: Path, label_column: str | None) -> Parts:
     """Paths are below the table's folder; where it has no labels they are all -1."""
     found = read_picture_paths(path, label_column)
     assert found is not None
-    paths, labels = found
+    paths, labels = list(found.samples), found.labels
     for row, name in enumerate(paths, start=1):
+        if "://" in name:
+            raise InputError(
+                f"{path}: row {row} has an address ({name[:80]!r}); fetch the pictures and write "
+                "their paths below the table's folder, or name a text column"
+            )
         if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name:
             raise InputError(f"{path}: row {row} leads out of its folder ({name[:80]!r})")
     table = PathTable.of(path.resolve().parent, paths)
+    notes = (f"passing over {span(found.passed_over)}",) if found.passed_over else ()
     if labels is None:
-        return Parts(path.stem, (), Part(table, torch.full((len(paths),), -1)))
+        return Parts(path.stem, (), Part(table, torch.full((len(paths),), -1)), notes=notes)
     classes = sorted_classes(labels)
     number = {name: index for index, name in enumerate(classes)}
-    return Parts(path.stem, classes, Part(table, torch.tensor([number[name] for name in labels])))
+    train = Part(table, torch.tensor([number[name] for name in labels]))
+    return Parts(path.stem, classes, train, notes=notes)
 
 
 def from_pictures(parts: Parts) -> Dataset:

@@ -33,6 +33,8 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+NEARLY_ALL = 0.9  # of the cells of a column: one may be empty or misspelt
+LOOKED_AT_FIRST = 20
 
 
 class PictureError(ValueError):
@@ -89,6 +91,17 @@ def printable(text: str) -> str:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # halves of characters, from arrays
         return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def are_picture_paths(texts: Sequence[str]) -> bool:
+    """Whether nearly all end as the names of pictures do."""
+    if not any(is_picture_path(text) for text in texts[:LOOKED_AT_FIRST]):
+        return False  # of most columns there is no need to look at all cells
+    return sum(map(is_picture_path, texts)) >= NEARLY_ALL * len(texts)
+
+
+def is_picture_path(text: str) -> bool:
+    return text.strip().lower().endswith(EXTENSIONS)
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ from mlnt.data.picture_sets import (
     has_pictures,
     picture_parts,
 )
-from mlnt.data.pictures import Parts
-from mlnt.data.tables import read_table
+from mlnt.data.pictures import Parts, are_picture_paths
+from mlnt.data.tables import is_table, read_table
 from mlnt.errors import InputError, did_you_mean
 
 
@@ -73,7 +73,7 @@ def open_dataset(
         saved = only_labelled(read_saved(source, label_column, text_column))
         dataset = _from_saved(saved, need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column, text_column=text_column)
-    elif isinstance(source, str | Path) and has_pictures(source, label_column):
+    elif isinstance(source, str | Path) and has_pictures(source, label_column, text_column):
         parts = picture_parts(Path(source), label_column)
         dataset = replace(from_pictures(parts), label_column=label_column)
         if not parts.classes and labels is None:
@@ -136,7 +136,7 @@ def read(
     if is_saved_dataset(path):
         saved = read_saved_rows(path, label_column, text_column, features)
         return getattr(saved, wanted) or saved.train
-    if path.is_dir() or path.suffix.lower() not in (".csv", ".tsv", ".npz"):
+    if path.is_dir() or not (is_table(path) or path.suffix.lower() == ".npz"):
         raise InputError(
             f"cannot read {path}: expected a CSV, a TSV, an .npz, or a folder of a known data set"
         )
@@ -226,6 +226,7 @@ def _from_raw(
     if len(raw.samples) == 0:
         raise InputError(f"{name} holds no samples")
     if raw.kind == "text":
+        _check_texts(raw, name)
         encoder = TextEncoder.fit(raw.samples)
     elif raw.kind == "table":
         encoder = TableEncoder.fit(raw.samples, raw.columns)
@@ -239,6 +240,16 @@ def _from_raw(
     classes = classes or sorted_classes(raw.labels)
     labels = _numbers(raw.labels, classes, name)
     return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts), notes=notes)
+
+
+def _check_texts(raw: Raw, name: str) -> None:
+    if are_picture_paths(raw.samples):
+        column = f" of {raw.columns[0]!r}" if raw.columns else ""
+        raise InputError(
+            f"{name}: the texts{column} are names of pictures ({raw.samples[0][:80]!r}), of which "
+            "words say nothing; to learn from the pictures, name no text column and give a table "
+            "of their paths, or a folder"
+        )
 
 
 def _numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import numpy as np
 
-from mlnt.data.pictures import EXTENSIONS
+from mlnt.data.pictures import are_picture_paths, is_picture_path
 from mlnt.data.wordy_columns import check_numbers, explain, is_number
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_file, open_text
@@ -20,16 +20,20 @@ INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the 
 LONGEST_LINE = 2**22  # characters
 MOST_COLUMNS = 100_000
 SAVED_INDEX = "Unnamed: 0"  # as pandas calls a column without a name once it has read it
-PATH_NAMES = ("path", "file", "filename", "image", "picture")
+PATH_NAMES = ("path", "file", "filename", "image", "picture")  # which, of several with paths
 
 
 @dataclass(frozen=True)
 class Table:
-    kind: str  # table or text
+    kind: str  # table, text or paths
     samples: np.ndarray | list[str]
     labels: list[str] | None
     columns: tuple[str, ...]
-    passed_over: tuple[str, ...] = ()  # columns beside one of texts
+    passed_over: tuple[str, ...] = ()  # columns beside one of texts or of paths
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix.lower() in (".csv", ".tsv")
 
 
 def read_labels(path: Path, label_column: str | None) -> list[str]:
@@ -60,18 +64,49 @@ def _in_order(labels: list[str], numbers: Sequence[str], name: str, path: Path) 
     return [label for _, label in sorted(zip(places, labels, strict=True))]
 
 
-def read_picture_paths(
-    path: Path, label_column: str | None
-) -> tuple[list[str], list[str] | None] | None:
+def read_picture_paths(path: Path, label_column: str | None) -> Table | None:
     """The paths of pictures that a table names, and their labels; None if it names none."""
     header, rows = _read_rows(path)
-    lowered = [name.lower() for name in header]
-    column = next((lowered.index(name) for name in PATH_NAMES if name in lowered), None)
-    if column is None or not rows[0][column].lower().endswith(EXTENSIONS):
+    column = _find_paths(header, rows, label_column, path)
+    if column is None:
         return None
     label = _find_label(header, label_column, (), path)
     labels = None if label is None else _labels(rows, label, path)
-    return [row[column].strip() for row in rows], labels
+    others = (i for i in _named(header) if i not in (column, label))
+    paths = [row[column].strip() for row in rows]
+    return Table("paths", paths, labels, (header[column],), tuple(header[i] for i in others))
+
+
+def _find_paths(
+    header: list[str], rows: list[list[str]], label_column: str | None, path: Path
+) -> int | None:
+    """The column of paths of pictures, whatever its name; of several the one that has a usual one.
+
+    The name of a class is often part of a path: learnt from as words, it would tell all labels.
+    """
+    lowered = ["" if name == label_column else name.lower() for name in header]
+    usual = (lowered.index(name) for name in PATH_NAMES if name in lowered)
+    column = next((i for i in usual if is_picture_path(rows[0][i])), None)
+    if column is not None:
+        return column
+    holding = [
+        i
+        for i, name in enumerate(header)
+        if name != label_column and are_picture_paths([row[i] for row in rows])
+    ]
+    if len(holding) > 1:
+        names = ", ".join(header[i] for i in holding)
+        raise InputError(
+            f"{path} has several columns of paths of pictures ({names}); call the one to learn "
+            "from 'path', or take the others out"
+        )
+    return holding[0] if holding else None
+
+
+def _named(header: list[str], features: Sequence[str] = ()) -> list[int]:
+    """All columns but those without a name; a saved index has but the one that pandas gives."""
+    begin = 1 if header[0] == SAVED_INDEX and SAVED_INDEX not in features else 0
+    return [i for i in range(begin, len(header)) if header[i]]
 
 
 def read_table(
@@ -86,9 +121,7 @@ def read_table(
     """
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, features, path)
-    others = [i for i, name in enumerate(header) if name and i != label]
-    if header[0] == SAVED_INDEX and SAVED_INDEX not in features:
-        others = [i for i in others if i != 0]
+    others = [i for i in _named(header, features) if i != label]
     labels = None if label is None else _labels(rows, label, path)
     if text_column is not None:
         if text_column not in header:

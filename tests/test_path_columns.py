@@ -1,0 +1,73 @@
+"""Columns of paths of pictures are found by what they hold, and never learnt from as words."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import mlnt
+from mlnt.data.image_files import ImageFiles
+from mlnt.data.pictures import are_picture_paths
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(16):
+        colour = (220, 30, number) if number % 2 else (30, 220, number)
+        place = tmp_path / ("red" if number % 2 else "green")
+        place.mkdir(exist_ok=True)
+        Image.new("RGB", (10, 10), colour).save(place / f"{number}.PNG")
+    return tmp_path
+
+
+def table(folder: Path, header: str, more: str = "", name: str = "t.csv") -> Path:
+    rows = [(f"red/{n}.PNG", "red") if n % 2 else (f"green/{n}.PNG", "green") for n in range(16)]
+    lines = [header, *(f"{path},{more}{label}" for path, label in rows)]
+    (folder / name).write_text("\n".join(lines))
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["path", "image_path", "img", "filepath", "file_name", "X", ""])
+def test_whatever_their_name(folder: Path, name: str) -> None:
+    data = mlnt.open_dataset(table(folder, f"{name},label"))
+    assert isinstance(data.train.inputs, ImageFiles)
+    assert data.train.inputs.paths[0] == "green/0.PNG"
+    assert data.classes == ("green", "red")
+    assert data.notes == ()
+
+
+def test_a_few_cells_may_be_something_else(folder: Path) -> None:
+    assert are_picture_paths(["a.jpg"] * 9 + [""])
+    assert not are_picture_paths(["a.jpg"] * 8 + ["", "none"])
+    assert not are_picture_paths(["a.jpg is a file", "what a picture."])
+    path = table(folder, "img,label")
+    path.write_text(path.read_text().replace("green/0.PNG", "?"))
+    assert isinstance(mlnt.open_dataset(path).train.inputs, ImageFiles)
+
+
+def test_what_stands_beside_them_is_named(folder: Path) -> None:
+    data = mlnt.open_dataset(table(folder, "img,width,title,label", "10,a fine day,"))
+    assert data.notes == ("passing over width, title",)
+    titles = mlnt.open_dataset(table(folder, "img,n,title,label", "1,x y,"), text_column="title")
+    assert titles.kind == "text", "whoever names a text column wants no pictures"
+
+
+def test_of_several_the_usual_name_counts(folder: Path) -> None:
+    path = table(folder, "mask,image,label", "red/1.PNG,")
+    assert mlnt.open_dataset(path).train.inputs.paths[0] == "red/1.PNG"
+    with pytest.raises(mlnt.InputError, match=r"several columns of paths .*\(mask, img\); call"):
+        mlnt.open_dataset(table(folder, "mask,img,label", "red/1.PNG,"))
+
+
+def test_as_words_they_are_refused(folder: Path) -> None:
+    said = r"t: the texts of 'img' are names of pictures \('green/0.PNG'\)"
+    with pytest.raises(mlnt.InputError, match=said):
+        mlnt.open_dataset(table(folder, "img,label"), text_column="img")
+    with pytest.raises(mlnt.InputError, match="the texts are names of pictures"):
+        mlnt.open_dataset((["cat/1.jpg", "dog/2.jpg"], ["cat", "dog"]))
+
+
+def test_addresses_are_not_fetched(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("url,label\nhttp://a.b/1.png,x\nhttp://a.b/2.png,y\n")
+    with pytest.raises(mlnt.InputError, match=r"row 1 has an address \('http.*fetch the pictures"):
+        mlnt.open_dataset(tmp_path / "t.csv")
