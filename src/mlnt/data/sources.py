@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from mlnt.data.array_files import read_npz
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
+from mlnt.data.given_labels import class_numbers, with_labels, with_true_labels
 from mlnt.data.huggingface import (
     RawParts,
     is_saved_dataset,
@@ -29,9 +29,7 @@ from mlnt.data.label_files import (
     as_array,
     as_texts,
     check_name,
-    known_truth,
     label_names,
-    read_label_file,
     sorted_classes,
 )
 from mlnt.data.oddities import label_once_more, row_counters, span
@@ -83,13 +81,9 @@ def open_dataset(
         dataset = _from_raw(raw, _name_of(source), need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column, text_column=text_column)
     if labels is not None:
-        given, classes = _replacement(labels, dataset, "labels")
-        dataset = replace(dataset, classes=classes, train=replace(dataset.train, labels=given))
-        if true_labels is None and isinstance(labels, str | Path):
-            dataset = _with_truth_of(labels, dataset)
+        dataset = with_labels(labels, dataset, take_truth=true_labels is None)
     if true_labels is not None:
-        truth, _ = _replacement(true_labels, dataset, "true_labels")
-        dataset = replace(dataset, train=replace(dataset.train, true_labels=truth))
+        dataset = with_true_labels(true_labels, dataset)
     if validation is not None:
         dataset = replace(dataset, validation=_further(validation, dataset, "validation"))
     if test is not None:
@@ -187,7 +181,7 @@ def _from_known(known: Known) -> Dataset:
     encoder = ImageEncoder.fit(known.train.samples)
 
     def split(raw: Raw) -> Split:
-        labels = _numbers(raw.labels or (), known.classes, known.name)
+        labels = class_numbers(raw.labels or (), known.classes, known.name)
         truth = labels if known.labels_are_true else None
         return Split(encoder.encode(raw.samples), labels, truth)
 
@@ -238,7 +232,7 @@ def _from_raw(
         unknown = torch.full((len(inputs),), -1)
         return Dataset(name, (), encoder, Split(inputs, unknown, texts=raw.texts), notes=notes)
     classes = classes or sorted_classes(raw.labels)
-    labels = _numbers(raw.labels, classes, name)
+    labels = class_numbers(raw.labels, classes, name)
     return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts), notes=notes)
 
 
@@ -250,54 +244,6 @@ def _check_texts(raw: Raw, name: str) -> None:
             "words say nothing; to learn from the pictures, name no text column and give a table "
             "of their paths, or a folder"
         )
-
-
-def _numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:
-    number = {name: index for index, name in enumerate(classes)}
-    for row, name in enumerate(names):
-        if name not in number:
-            shown = ", ".join(classes[:20]) + (", …" if len(classes) > 20 else "")
-            raise InputError(
-                f"{what}: label {name!r} (at index {row}) is not a class"
-                f"{did_you_mean(name, classes)} (classes: {shown})"
-            )
-    return torch.tensor([number[name] for name in names], dtype=torch.long)
-
-
-def _replacement(labels: Any, dataset: Dataset, what: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels from FILE, FILE:KEY or a sequence, as many as the training data has samples."""
-    if isinstance(labels, str | Path):
-        names = read_label_file(labels, dataset.label_column)
-    else:
-        names = label_names(labels)
-    if len(names) != len(dataset.train):
-        raise InputError(
-            f"{what}: {len(names)} labels for {len(dataset.train)} training samples; "
-            "they must be as many"
-        )
-    if not dataset.classes:
-        dataset = replace(dataset, classes=sorted_classes(names))
-    as_numbers = all(name.isdigit() for name in names)
-    if as_numbers and not any(name in dataset.classes for name in names):
-        # Numbers for classes that have names, as in CIFAR-10N.
-        classes = tuple(str(i) for i in range(len(dataset.classes)))
-        return _numbers(names, classes, what), dataset.classes
-    return _numbers(names, dataset.classes, what), dataset.classes
-
-
-def _with_truth_of(labels: str | Path, dataset: Dataset) -> Dataset:
-    """The clean labels that a file holds beside noisy ones: taken, or compared with known ones."""
-    names = known_truth(labels)
-    if names is None:
-        return dataset
-    truth, _ = _replacement(names, dataset, "clean labels")
-    own = dataset.train.true_labels
-    if own is not None and not torch.equal(own, truth):
-        raise InputError(
-            f"the clean labels of {labels} differ from those of {dataset.name} in "
-            f"{int((own != truth).sum())} of {len(own)} samples; its order is another"
-        )
-    return replace(dataset, train=replace(dataset.train, true_labels=truth))
 
 
 def _further(source: Source, dataset: Dataset, what: str) -> Split:
@@ -320,7 +266,7 @@ def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
         raise InputError(f"{what} data has no labels")
     if len(raw.samples) == 0:
         raise InputError(f"{what} data holds no samples")
-    labels = _numbers(raw.labels, dataset.classes, what)
+    labels = class_numbers(raw.labels, dataset.classes, what)
     return Split(dataset.encoder.encode(raw.samples), labels, texts=raw.texts)
 
 

@@ -1,0 +1,102 @@
+"""Labels that are given beside the data, in files or as arrays: `--labels`, `--true-labels`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlnt.data.dataset import Dataset
+from mlnt.data.label_files import known_truth, label_names, read_label_file, sorted_classes
+from mlnt.data.oddities import few_of
+from mlnt.errors import InputError, did_you_mean
+
+
+def with_labels(labels: Any, dataset: Dataset, take_truth: bool) -> Dataset:
+    """Other labels to train on. `take_truth`: also the clean ones that a file holds beside them."""
+    names = _as_many(labels, dataset, "labels")
+    if not dataset.classes:
+        dataset = replace(dataset, classes=sorted_classes(names))
+    dataset = _noting_numbers(names, dataset, "labels")
+    given = _numbered(names, dataset, "labels")
+    dataset = replace(dataset, train=replace(dataset.train, labels=given))
+    return _with_truth_of(labels, dataset) if take_truth else dataset
+
+
+def with_true_labels(labels: Any, dataset: Dataset) -> Dataset:
+    names = _as_many(labels, dataset, "true_labels")
+    dataset = _noting_numbers(names, dataset, "true_labels")
+    truth = _numbered(names, dataset, "true_labels")
+    return replace(dataset, train=replace(dataset.train, true_labels=truth))
+
+
+def class_numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:
+    """Names of classes as their places; InputError where one is no class."""
+    number = {name: index for index, name in enumerate(classes)}
+    for row, name in enumerate(names):
+        if name not in number:
+            shown = ", ".join(classes[:20]) + (", …" if len(classes) > 20 else "")
+            raise InputError(
+                f"{what}: label {name!r} (at index {row}) is not a class"
+                f"{did_you_mean(name, classes)} (classes: {shown})"
+            )
+    return torch.tensor([number[name] for name in names], dtype=torch.long)
+
+
+def _as_many(labels: Any, dataset: Dataset, what: str) -> list[str]:
+    """Labels from FILE, FILE:KEY or a sequence, as many as the training data has samples."""
+    if isinstance(labels, str | Path):
+        names = read_label_file(labels, dataset.label_column)
+    else:
+        names = label_names(labels)
+    if len(names) != len(dataset.train):
+        raise InputError(
+            f"{what}: {len(names)} labels for {len(dataset.train)} training samples; "
+            "they must be as many"
+        )
+    return names
+
+
+def _numbered(names: Sequence[str], dataset: Dataset, what: str) -> Tensor:
+    classes = dataset.classes
+    if _are_places(names, classes):
+        classes = tuple(str(place) for place in range(len(classes)))
+    return class_numbers(names, classes, what)
+
+
+def _are_places(names: Sequence[str], classes: Sequence[str]) -> bool:
+    """Whole numbers for classes that have names, as in CIFAR-10N.
+
+    Where the classes are numbers themselves, others are not their places but other classes.
+    """
+    if not all(name.isdigit() for name in names) or any(name in classes for name in names):
+        return False
+    return not all(re.fullmatch(r"-?[0-9]+", name) for name in classes)
+
+
+def _noting_numbers(names: Sequence[str], dataset: Dataset, what: str) -> Dataset:
+    """The data set with a note of which class each number was taken for."""
+    # The order of a published data set is published with it.
+    if dataset.is_known or not _are_places(names, dataset.classes):
+        return dataset
+    numbers = few_of([str(place) for place in range(len(dataset.classes))])
+    note = f"{what}: {numbers} are taken for {few_of(dataset.classes)}, in this order"
+    return replace(dataset, notes=(*dataset.notes, note))
+
+
+def _with_truth_of(labels: Any, dataset: Dataset) -> Dataset:
+    """The clean labels that a file holds beside noisy ones: taken, or compared with known ones."""
+    clean = known_truth(labels) if isinstance(labels, str | Path) else None
+    if clean is None:
+        return dataset
+    truth = _numbered(_as_many(clean, dataset, "clean labels"), dataset, "clean labels")
+    own = dataset.train.true_labels
+    if own is not None and not torch.equal(own, truth):
+        raise InputError(
+            f"the clean labels of {labels} differ from those of {dataset.name} in "
+            f"{int((own != truth).sum())} of {len(own)} samples; its order is another"
+        )
+    return replace(dataset, train=replace(dataset.train, true_labels=truth))
