@@ -74,8 +74,8 @@ def test_the_label_once_more(tmp_path: Path) -> None:
     assert told == ["column 'code' alone tells the label of every row: is it the label once more?"]
     other = mlnt.open_dataset(path, labels=["x", "x", "y", "y"] * 10)
     assert not any("tells" in note for note in other.notes)
-    measured = mlnt.open_dataset((NUMBERS, [str(value) for value in NUMBERS[:, 0]]))
-    assert measured.notes == (), "of classes of one sample each every column tells the label"
+    one_each = mlnt.open_dataset((NUMBERS, [f"v{value}" for value in NUMBERS[:, 0]]))
+    assert one_each.notes == (), "of classes of one sample each every column tells the label"
 
 
 def test_classes_that_look_alike_or_missing() -> None:
@@ -86,6 +86,40 @@ def test_classes_that_look_alike_or_missing() -> None:
         "white space only: one class?"
     ) in lines
     assert "  mind: a class is called '?', 'NaN', 'n/a': are these samples without label?" in lines
+
+
+def test_one_number_written_in_two_ways(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t.csv", {"a": NUMBERS[:39, 0].tolist(), "label": ["1", "1.0", "2"] * 13}
+    )
+    assert "'1' and '1.0' are the same number: one class?" in notes(path)
+    path = write(tmp_path / "t.csv", {"a": NUMBERS[:39, 0].tolist(), "label": ["1", "2", "x"] * 13})
+    assert not any("number" in note for note in notes(path)[3:])
+
+
+class TestMeasurements:
+    def table(self, folder: Path, labels: list) -> Path:
+        rows = np.random.default_rng(0).normal(size=len(labels)).tolist()
+        return write(folder / "t.csv", {"a": rows, "label": labels})
+
+    @pytest.mark.parametrize(
+        "labels", [["1.87", "2", ".5"], [f"{i / 7:.4f}" for i in range(1, 41)]]
+    )
+    def test_in_a_table(self, tmp_path: Path, labels: list[str]) -> None:
+        said = rf"look like measurements \({labels[0]} …, {len(labels)} values for {len(labels)} "
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(self.table(tmp_path, labels))
+        with pytest.raises(mlnt.InputError, match="look like measurements"):
+            mlnt.open_dataset(np.ones((len(labels), 1)), labels=labels)
+
+    def test_a_few_with_many_samples_each_are_classes(self, tmp_path: Path) -> None:
+        path = self.table(tmp_path, ["0.5", "1.0", "1.5", "2.0"] * 10)
+        assert mlnt.open_dataset(path).classes == ("0.5", "1.0", "1.5", "2.0")
+        assert "classes are numbers with fractions (0.5, 1.5): or measurements?" in notes(path)
+
+    @pytest.mark.parametrize("labels", [["1.87", "2.31", "tall"], ["1.0", "2.0", "3"]])
+    def test_names_and_whole_numbers(self, tmp_path: Path, labels: list[str]) -> None:
+        assert mlnt.open_dataset(self.table(tmp_path, labels)).classes == tuple(labels)
 
 
 def test_the_rarest_classes_are_named_first() -> None:

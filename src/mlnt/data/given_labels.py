@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mlnt.data.dataset import Dataset
-from mlnt.data.label_files import known_truth, label_names, read_label_file, sorted_classes
+from mlnt.data.label_files import classes_of, known_truth, label_names, read_label_file
 from mlnt.data.oddities import few_of
 from mlnt.errors import InputError, did_you_mean
 
@@ -19,7 +19,7 @@ def with_labels(labels: Any, dataset: Dataset, take_truth: bool) -> Dataset:
     """Other labels to train on. `take_truth`: also the clean ones that a file holds beside them."""
     names = _as_many(labels, dataset, "labels")
     if not dataset.classes:
-        dataset = replace(dataset, classes=sorted_classes(names))
+        dataset = replace(dataset, classes=classes_of(names))
     dataset = _noting_numbers(names, dataset, "labels")
     given = _numbered(names, dataset, "labels")
     dataset = replace(dataset, train=replace(dataset.train, labels=given))

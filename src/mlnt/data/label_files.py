@@ -1,6 +1,7 @@
 """Files of labels: tables, arrays, words, and archives of several sets such as CIFAR-10N's."""
 
 import io
+import math
 import re
 import zipfile
 from collections.abc import Sequence
@@ -21,8 +22,11 @@ from mlnt.errors import InputError, did_you_mean
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 MOST_BYTES = 2**28  # a hundred times CIFAR-10N's file
+MOST_FRACTIONS = 20  # labels with fractions that may be classes, if they have
+SAMPLES_OF_FRACTION = 10  # so many samples each
 
 _WITH_KEY = re.compile(r"(?P<file>.+\.(?:npz|pt)):(?P<key>.+)", re.IGNORECASE | re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _TRUTH = "clean_label"  # as the authors of CIFAR-10N call it
 
 
@@ -95,6 +99,40 @@ def label_names(labels: Any) -> list[str]:
         if name is None or name != name or name == "":
             raise InputError(f"the label at index {row} is missing ({name!r})")
     return [check_name(str(name), f"the label at index {row}") for row, name in enumerate(names)]
+
+
+def classes_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The classes that labels name, sorted; InputError where these are measurements.
+
+    A file of text has no types: a few numbers with fractions, each with many samples, such as
+    ratings of 0.5 to 5 stars, may be classes.
+    """
+    _check_are_no_measurements(names)
+    return sorted_classes(names)
+
+
+def _check_are_no_measurements(names: Sequence[str]) -> None:
+    distinct = set(names)
+    if len(distinct) <= MOST_FRACTIONS and SAMPLES_OF_FRACTION * len(distinct) <= len(names):
+        return
+    values = {name: as_number(name) for name in distinct}
+    if any(value is None for value in values.values()):
+        return
+    fractions = [name for name in names if not float(values[name] or 0).is_integer()]
+    if fractions:
+        raise InputError(
+            "labels must be names or whole numbers; these look like measurements "
+            f"({fractions[0][:40]} …, {len(distinct):,} values for {len(names):,} samples); "
+            "if they are classes, give them names"
+        )
+
+
+def as_number(name: str) -> float | None:
+    """The finite number that a name is, if it is one as tables write them."""
+    if not _NUMBER.fullmatch(name):
+        return None
+    value = float(name)
+    return value if math.isfinite(value) else None
 
 
 def check_name(name: str, what: str) -> str:

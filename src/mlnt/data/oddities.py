@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import TableEncoder
+from mlnt.data.label_files import as_number
 
 FEWEST_ROWS = 10  # of fewer anything may be chance
 NAMED, IN_FULL = 5, 5
@@ -33,9 +34,24 @@ def odd_classes(classes: Sequence[str]) -> Iterator[str]:
     pairs = [" and ".join(repr(n) for n in names) for names in alike.values() if len(names) > 1]
     if pairs:
         yield f"{few_of(pairs)} differ in case or white space only: one class?"
+    yield from _odd_numbers(classes)
     missing = [repr(name) for name in classes if name.strip().casefold() in MISSING]
     if missing:
         yield f"a class is called {few_of(missing)}: are these samples without label?"
+
+
+def _odd_numbers(classes: Sequence[str]) -> Iterator[str]:
+    """Notes of one number written in several ways, and of numbers that may be measurements."""
+    equal: dict[float, list[str]] = {}
+    for name in classes:
+        if (value := as_number(name)) is not None:
+            equal.setdefault(value, []).append(name)
+    pairs = [" and ".join(repr(n) for n in names) for names in equal.values() if len(names) > 1]
+    if pairs:
+        yield f"{few_of(pairs)} are the same number: one class?"
+    fractions = [names[0] for value, names in equal.items() if not value.is_integer()]
+    if fractions and sum(map(len, equal.values())) == len(classes):
+        yield f"classes are numbers with fractions ({few_of(fractions)}): or measurements?"
 
 
 def row_counters(rows: np.ndarray, columns: Sequence[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from mlnt.data.folders import SPLITS, image_folder_parts, pictures_below
 from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_pictures
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.known import exists
-from mlnt.data.label_files import sorted_classes
+from mlnt.data.label_files import classes_of
 from mlnt.data.oddities import span
 from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable, read_picture
 from mlnt.data.tables import is_table, read_picture_paths
@@ -73,7 +73,7 @@ def table_parts(path: Path, label_column: str | None) -> Parts:
     notes = (f"passing over {span(found.passed_over)}",) if found.passed_over else ()
     if labels is None:
         return Parts(path.stem, (), Part(table, torch.full((len(paths),), -1)), notes=notes)
-    classes = sorted_classes(labels)
+    classes = classes_of(labels)
     number = {name: index for index, name in enumerate(classes)}
     train = Part(table, torch.tensor([number[name] for name in labels]))
     return Parts(path.stem, classes, train, notes=notes)

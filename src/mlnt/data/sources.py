@@ -29,8 +29,8 @@ from mlnt.data.label_files import (
     as_array,
     as_texts,
     check_name,
+    classes_of,
     label_names,
-    sorted_classes,
 )
 from mlnt.data.oddities import label_once_more, row_counters, span
 from mlnt.data.picture_sets import (
@@ -231,7 +231,7 @@ def _from_raw(
     if raw.labels is None:  # they come from elsewhere
         unknown = torch.full((len(inputs),), -1)
         return Dataset(name, (), encoder, Split(inputs, unknown, texts=raw.texts), notes=notes)
-    classes = classes or sorted_classes(raw.labels)
+    classes = classes or classes_of(raw.labels)
     labels = class_numbers(raw.labels, classes, name)
     return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts), notes=notes)
 
