@@ -1,6 +1,7 @@
 """CSV and TSV files: numeric columns, one text column or paths of pictures, and labels."""
 
 import csv
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ LONGEST_LINE = 2**22  # characters
 MOST_COLUMNS = 100_000
 SAVED_INDEX = "Unnamed: 0"  # as pandas calls a column without a name once it has read it
 PATH_NAMES = ("path", "file", "filename", "image", "picture")  # which, of several with paths
+
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -196,8 +199,9 @@ def _other_coding(path: Path, error: UnicodeDecodeError) -> str:
 
 
 def _delimiter(header: str) -> str:
-    """A comma; or what stands between the column names where there is none."""
-    return "," if "," in header else next((mark for mark in ";\t" if mark in header), ",")
+    """What stands most often between the column names; where none stands oftener, a comma."""
+    outside_quotes = _QUOTED.sub("", header)
+    return max(",;\t", key=outside_quotes.count)
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[str]:
