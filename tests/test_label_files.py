@@ -123,9 +123,21 @@ def test_numbers_that_belong_to_no_sample(tmp_path: Path, numbers: str) -> None:
         read_label_file(tmp_path / "t.csv")
 
 
+def test_the_label_column_of_the_data_may_have_another_name_here(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("a,kind\n1,x\n2,y\n3,x\n")
+    (tmp_path / "fix.csv").write_text("index,label\n2,y\n1,x\n0,x\n")
+    files = {"labels": tmp_path / "fix.csv", "label_column": "kind"}
+    assert mlnt.open_dataset(tmp_path / "data.csv", **files).train.labels.tolist() == [0, 0, 1]
+    (tmp_path / "fix.csv").write_text("index,other\n0,y\n1,x\n2,x\n")
+    with pytest.raises(InputError, match=r"no column 'kind' or 'label' \(columns: index, other\)"):
+        mlnt.open_dataset(tmp_path / "data.csv", **files)
+
+
 def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,label\n1,x\n2,y\n")
-    (tmp_path / "t.txt").write_text("x\ny z\n")
+    (tmp_path / "t.txt").write_text("x\nbig cat \r\n\ny\u2028z\n")
+    (tmp_path / "line.txt").write_text("x y z\n")
+    (tmp_path / "whole.txt").write_text("1 2\n-3\n")
     (tmp_path / "bom.txt").write_text("x\ny\n", encoding="utf-8-sig")  # as some editors save
     np.save(tmp_path / "t.npy", np.array([2, 1]))
     np.save(tmp_path / "bytes.npy", np.array(["é".encode(), b"x"]))
@@ -134,7 +146,9 @@ def test_other_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "u.npz", a=np.frombuffer(b"\xff" * 8, "<U1"))
     assert read_label_file(tmp_path / "t.csv") == ["x", "y"]
     assert read_label_file(tmp_path / "t.csv", "a") == ["1", "2"]
-    assert read_label_file(str(tmp_path / "t.txt")) == ["x", "y", "z"]
+    assert read_label_file(str(tmp_path / "t.txt")) == ["x", "big cat", "y\u2028z"]
+    assert read_label_file(tmp_path / "line.txt") == ["x", "y", "z"]
+    assert read_label_file(tmp_path / "whole.txt") == ["1", "2", "-3"]
     assert read_label_file(tmp_path / "bom.txt") == ["x", "y"]
     assert read_label_file(tmp_path / "t.npy") == ["2", "1"]
     assert read_label_file(tmp_path / "bytes.npy") == ["é", "x"]

@@ -27,6 +27,7 @@ SAMPLES_OF_FRACTION = 10  # so many samples each
 
 _WITH_KEY = re.compile(r"(?P<file>.+\.(?:npz|pt)):(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_WHOLE = re.compile(r"-?[0-9]{1,100}")
 _TRUTH = "clean_label"  # as the authors of CIFAR-10N call it
 
 
@@ -43,9 +44,19 @@ def read_label_file(place: str | Path, label_column: str | None = None) -> list[
     if suffix == ".npy":
         return label_names(read_npy(path))
     try:
-        return read_file(path, MOST_BYTES).decode("utf-8-sig").split()
+        return _in_text(read_file(path, MOST_BYTES).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a file of labels: {error}") from None
+
+
+def _in_text(text: str) -> list[str]:
+    """A label a line, which may hold blanks; these separate whole numbers, and labels of one line.
+
+    Empty lines are passed over: that labels are missing shows in their number.
+    """
+    words = text.split()
+    lines = [line.strip() for line in io.StringIO(text, newline=None) if line.strip()]
+    return words if len(lines) == 1 or all(map(_WHOLE.fullmatch, words)) else lines
 
 
 def known_truth(place: str | Path) -> list[str] | None:
@@ -226,6 +237,6 @@ def _zipped_pickle(stream: io.BytesIO, path: Path) -> bytes:
 def sorted_classes(names: Sequence[str]) -> tuple[str, ...]:
     """Distinct names, in the order of their numbers where all are whole numbers."""
     distinct = set(names)
-    if all(re.fullmatch(r"-?[0-9]{1,100}", name) for name in distinct):
+    if all(map(_WHOLE.fullmatch, distinct)):
         return tuple(sorted(distinct, key=int))
     return tuple(sorted(distinct))

@@ -40,11 +40,16 @@ def is_table(path: Path) -> bool:
 
 
 def read_labels(path: Path, label_column: str | None) -> list[str]:
-    """The labels alone, whatever the other columns hold."""
+    """The labels alone, whatever the other columns hold.
+
+    The label column of the data may have another name here, as in what the report writes.
+    """
     header, rows = _read_rows(path)
-    label = _find_label(header, label_column, (), path)
+    wanted = label_column if label_column in header else None
+    label = _find_label(header, wanted, (), path)
     if label is None:
-        raise InputError(f"{path} has no column named label (columns: {', '.join(header)})")
+        either = "" if label_column is None else f"{label_column!r} or "
+        raise InputError(f"{path} has no column {either}'label' (columns: {', '.join(header)})")
     labels = _labels(rows, label, path)
     for name in INDEX_NAMES:
         if name in header and header.index(name) != label:
