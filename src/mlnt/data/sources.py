@@ -32,7 +32,7 @@ from mlnt.data.label_files import (
     classes_of,
     label_names,
 )
-from mlnt.data.oddities import label_once_more, row_counters, span
+from mlnt.data.oddities import few_of, label_once_more, row_counters, span
 from mlnt.data.picture_sets import (
     from_pictures,
     further_pictures,
@@ -214,7 +214,7 @@ def _from_raw(
     raw: Raw, name: str, need_labels: bool = True, classes: tuple[str, ...] = ()
 ) -> Dataset:
     if raw.labels is None and need_labels:
-        raise InputError(f"{name} has no labels; training needs a column or an array of them")
+        raise InputError(f"{name} has no labels; {_where_labels_may_be(raw)}")
     encoder: Encoder
     notes = raw.notes
     if len(raw.samples) == 0:
@@ -234,6 +234,18 @@ def _from_raw(
     classes = classes or classes_of(raw.labels)
     labels = class_numbers(raw.labels, classes, name)
     return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts), notes=notes)
+
+
+def _where_labels_may_be(raw: Raw) -> str:
+    """What to do where none of the columns has the name of labels."""
+    if not raw.columns:
+        return "training needs an array of them, y beside X"
+    if len(raw.columns) == 1:
+        return (
+            f"its only column is {raw.columns[0][:80]!r}; are columns separated by a comma, a "
+            "semicolon or a tab?"
+        )
+    return f"name their column with --label-column NAME (columns: {few_of(raw.columns)})"
 
 
 def _check_texts(raw: Raw, name: str) -> None:

@@ -151,8 +151,28 @@ def read_table(
         explain(path, header, rows, wordy, has_label=label is not None or bool(features))
     if not numeric:
         raise InputError(f"{path} has no column but the label; nothing to learn from")
-    values = np.array([[float(row[i] or "nan") for i in numeric] for row in rows])
-    return Table("table", values, labels, tuple(header[i] for i in numeric))
+    return Table("table", _numbers(path, header, rows, numeric), labels, _names(header, numeric))
+
+
+def _names(header: list[str], columns: Sequence[int]) -> tuple[str, ...]:
+    return tuple(header[i] for i in columns)
+
+
+def _numbers(
+    path: Path, header: list[str], rows: list[list[str]], columns: Sequence[int]
+) -> np.ndarray:
+    """The values [N, D] of columns of numbers, of which none may be missing or infinite."""
+    values = np.array([[float(row[i] or "nan") for i in columns] for row in rows])
+    is_bad = ~np.isfinite(values)
+    if is_bad.any():
+        row, place = (int(i) for i in np.argwhere(is_bad)[0])
+        cell = rows[row][columns[place]].strip()[:40]
+        raise InputError(
+            f"{path}: row {row + 1} has {repr(cell) if cell else 'nothing'} in column "
+            f"{header[columns[place]]!r}; {int(is_bad.any(axis=1).sum()):,} of {len(rows):,} rows "
+            "have a cell that is empty, NaN or infinite: fill these, or remove the rows"
+        )
+    return values
 
 
 def _labels(rows: Sequence[Sequence[str]], label: int, path: Path) -> list[str]:
