@@ -253,7 +253,7 @@ class TestArrays:
         assert data.encoder.columns == ("a", "b")
         assert data.test is not None
         assert torch.equal(data.test.inputs, data.train.inputs)
-        with pytest.raises(mlnt.InputError, match=r"\(a, b\), got a, c"):
+        with pytest.raises(mlnt.InputError, match=r"'b' is missing \(columns: a, c\)"):
             mlnt.open_dataset((frame, labels), test=(turned[["a", "c"]], labels))
         unnamed = mlnt.open_dataset((frame.to_numpy(), labels), test=(frame, labels))
         assert unnamed.test is not None, "numbers without names have their order"

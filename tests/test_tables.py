@@ -42,3 +42,103 @@ def test_a_separator_may_stand_in_a_name(
 def test_where_labels_may_be(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(mlnt.InputError, match=message):
         mlnt.open_dataset(write(tmp_path / "t.csv", content))
+
+
+QUICK = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def trained_on_numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("numbers")
+    rows = [f"{i % 7},{i % 5},{'xy'[i % 2]}" for i in range(40)]
+    mlnt.train(
+        write(folder / "t.csv", "\n".join(["a,b,kind", *rows])),
+        label_column="kind",
+        out=folder / "run",
+        **QUICK,
+    )
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained_on_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    rows = [f"{'good' if i % 2 else 'bad'} day {i % 3},{'+-'[i % 2]}" for i in range(40)]
+    path = write(folder / "t.csv", "\n".join(["title,label", *rows]))
+    mlnt.train(path, out=folder / "run", **QUICK)
+    return folder / "run"
+
+
+class TestColumnsOfARun:
+    @pytest.mark.parametrize("beside", ["", "Oslo", "1.jpg", "12"])
+    def test_others_count_for_nothing(
+        self, trained_on_numbers: Path, tmp_path: Path, beside: str
+    ) -> None:
+        content = f"city,b,a,kind\n{beside},1,2,x\n{beside},3,4,y\n"
+        new = write(tmp_path / "new.csv", content)
+        alone = write(tmp_path / "alone.csv", "a,b\n2,1\n4,3\n")
+        found, expected = (mlnt.predict(trained_on_numbers, path) for path in (new, alone))
+        assert found.accuracy is not None
+        assert found.probabilities.tolist() == expected.probabilities.tolist()
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("b,city\n1,Oslo\n", r"not all columns .*: 'a' is missing \(columns: b, city\)"),
+            ("text\nOslo\n", r"'a', 'b' are missing \(columns: text\)"),
+            ("a,b\n1,2\n3,two\n", r"'b' is not numeric \(row 2: 'two'\), but that of the tr"),
+            ("a,b\n1,2\n3,\n", "row 2 has nothing in column 'b'"),
+            ("a;b\n1;2,5\n", "decimal commas"),
+        ],
+    )
+    def test_what_is_missing_is_named(
+        self, trained_on_numbers: Path, tmp_path: Path, content: str, message: str
+    ) -> None:
+        with pytest.raises(mlnt.InputError, match=message):
+            mlnt.predict(trained_on_numbers, write(tmp_path / "new.csv", content))
+
+    def test_test_data_may_have_more_columns(self, tmp_path: Path) -> None:
+        train = write(tmp_path / "t.csv", "a,label\n1,x\n2,y\n")
+        test = write(tmp_path / "u.csv", "city,a,label\nOslo,1,x\nRome,2,y\n")
+        data = mlnt.open_dataset(train, test=test)
+        assert data.test is not None
+        assert data.test.inputs.tolist() == data.train.inputs.tolist()
+
+    @pytest.mark.parametrize(
+        "header", ["title,city,n", "city,title,n", "n,city,title", "n,image,title"]
+    )
+    def test_texts_go_by_the_name_that_was_found(
+        self, trained_on_texts: Path, tmp_path: Path, header: str
+    ) -> None:
+        cells = {"title": "good day", "city": "Oslo is far", "n": "1", "image": "1.png"}
+        row = ",".join(cells[name] for name in header.split(","))
+        found = mlnt.predict(trained_on_texts, write(tmp_path / "new.csv", f"{header}\n{row}\n"))
+        alone = mlnt.predict(trained_on_texts, (["good day"], None))
+        assert found.probabilities.tolist() == alone.probabilities.tolist()
+
+    def test_a_single_column_of_texts_may_have_another_name(
+        self, trained_on_texts: Path, tmp_path: Path
+    ) -> None:
+        path = write(tmp_path / "new.csv", "headline\ngood day\n")
+        assert len(mlnt.predict(trained_on_texts, path).predicted) == 1
+        path = write(tmp_path / "new.csv", "headline,city\ngood day,Oslo\n")
+        with pytest.raises(mlnt.InputError, match="no column 'title'"):
+            mlnt.predict(trained_on_texts, path)
+
+
+class TestLabelsThatAreNotKnown:
+    def test_an_empty_column_is_not_compared_with(
+        self, trained_on_numbers: Path, tmp_path: Path
+    ) -> None:
+        new = write(tmp_path / "new.csv", "a,b,kind\n1,2,\n3,4, \n")
+        found = mlnt.predict(trained_on_numbers, new)
+        assert (found.accuracy, len(found.predicted)) == (None, 2)
+        with pytest.raises(mlnt.InputError, match="row 2 has no label"):
+            mlnt.predict(trained_on_numbers, write(new, "a,b,kind\n1,2,x\n3,4,\n"))
+
+    def test_they_are_needed_for_a_test(self, tmp_path: Path) -> None:
+        train = write(tmp_path / "t.csv", "a,kind\n1,x\n2,y\n")
+        for content in ("a,kind\n1,\n", "a\n1\n"):
+            test = write(tmp_path / "u.csv", content)
+            with pytest.raises(mlnt.InputError, match=r"test data has no labels; .* column 'kind'"):
+                mlnt.open_dataset(train, label_column="kind", test=test)

@@ -66,7 +66,8 @@ def predict(
         samples = [printable(text) for text in split.texts or ()]
         labels = None if bool((split.labels < 0).any()) else split.labels
     else:
-        raw = read(data, label_column, text_column, features=getattr(encoder, "columns", ("",)))
+        columns = getattr(encoder, "columns", ())
+        raw = read(data, label_column, text_column, columns, further=True)
         raw = fitting(raw, encoder, "this")
         inputs = encoder.encode(raw.samples)
         unknown = tuple(name for name in dict.fromkeys(raw.labels or ()) if name not in classes)

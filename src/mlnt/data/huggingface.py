@@ -33,7 +33,7 @@ from mlnt.data.saved_splits import (
     open_splits,
     read_features,
 )
-from mlnt.data.tables import LABEL_NAMES
+from mlnt.data.tables import LABEL_NAMES, known_columns
 from mlnt.errors import InputError, did_you_mean
 
 
@@ -103,17 +103,19 @@ def read_saved_rows(
     label_column: str | None = None,
     text_column: str | None = None,
     features: Sequence[str] = (),
+    further: bool = False,
 ) -> RawParts:
-    """Texts of one column, or the numbers of all, by the rules for a CSV.
-
-    `features` are columns known to be no labels, whatever their names.
-    """
+    """Texts of one column, or the numbers of all, by the rules that `read_table` has."""
     root = Path(path)
     splits, notes = open_splits(root)
     with expect_intact(root):
         kinds = kinds_of(splits["train"].features)
-        label = _find_label(kinds, label_column, features, root)
-        columns = _find_samples(kinds, label, text_column, root)
+        label = _find_label(kinds, label_column, features, root, further)
+        if further and text_column not in kinds:
+            text_column = None
+        columns = _known_numbers(kinds, features, root)
+        if columns is None:
+            columns = _find_samples(kinds, label, text_column, root)
         is_text = kinds[columns[0]] == "text"
         found = {
             part: Raw(
@@ -175,12 +177,16 @@ class RowReader:
 
 
 def _find_label(
-    kinds: Mapping[str, str], wanted: str | None, features: Sequence[str], root: Path
+    kinds: Mapping[str, str],
+    wanted: str | None,
+    features: Sequence[str],
+    root: Path,
+    further: bool = False,
 ) -> str | None:
     if wanted is not None:
         if wanted in kinds:
             return wanted
-        if features:  # data to predict need not have labels
+        if further:
             return None
         raise InputError(_unknown(wanted, kinds, root))
     for name in LABEL_NAMES:
@@ -203,6 +209,20 @@ def _find_pictures(kinds: Mapping[str, str], root: Path) -> str:
             "take out the others, with remove_columns"
         )
     return columns[0]
+
+
+def _known_numbers(
+    kinds: Mapping[str, str], features: Sequence[str], root: Path
+) -> tuple[str, ...] | None:
+    """The columns of the training data, if that is known and they have names."""
+    if known_columns(list(kinds), features, str(root)) is None:
+        return None
+    wrong = [name for name in features if kinds[name] != "number"]
+    if wrong:
+        raise InputError(
+            f"{root}: column {wrong[0]!r} holds no numbers, but that of the training data does"
+        )
+    return tuple(features)
 
 
 def _find_samples(

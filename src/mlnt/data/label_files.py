@@ -1,7 +1,6 @@
 """Files of labels: tables, arrays, words, and archives of several sets such as CIFAR-10N's."""
 
 import io
-import math
 import re
 import zipfile
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from mlnt.data.array_files import read_npy, read_npz
 from mlnt.data.array_pickle import load_pickle
 from mlnt.data.raw import exists, read_at_most, read_file
 from mlnt.data.tables import read_labels
+from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError, did_you_mean
 
 # What torch.save wrote before it wrote zip archives begins with this number.
@@ -26,7 +26,6 @@ MOST_FRACTIONS = 20  # labels with fractions that may be classes, if they have
 SAMPLES_OF_FRACTION = 10  # so many samples each
 
 _WITH_KEY = re.compile(r"(?P<file>.+\.(?:npz|pt)):(?P<key>.+)", re.IGNORECASE | re.DOTALL)
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
 _TRUTH = "clean_label"  # as the authors of CIFAR-10N call it
 
@@ -136,14 +135,6 @@ def _check_are_no_measurements(names: Sequence[str]) -> None:
             f"({fractions[0][:40]} …, {len(distinct):,} values for {len(names):,} samples); "
             "if they are classes, give them names"
         )
-
-
-def as_number(name: str) -> float | None:
-    """The finite number that a name is, if it is one as tables write them."""
-    if not _NUMBER.fullmatch(name):
-        return None
-    value = float(name)
-    return value if math.isfinite(value) else None
 
 
 def check_name(name: str, what: str) -> str:

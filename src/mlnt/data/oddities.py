@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import TableEncoder
-from mlnt.data.label_files import as_number
+from mlnt.data.wordy_columns import as_number
 
 FEWEST_ROWS = 10  # of fewer anything may be chance
 NAMED, IN_FULL = 5, 5

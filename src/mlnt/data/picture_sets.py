@@ -42,23 +42,26 @@ def has_pictures(
         return True
     if not is_table(path) or text_column is not None:
         return False
-    return read_picture_paths(path, label_column) is not None
+    return read_picture_paths(path, label_column, further=True) is not None
 
 
-def picture_parts(path: Path, label_column: str | None = None) -> Parts:
-    """Of a Clothing1M tree, an image folder, a table of paths or a saved data set."""
+def picture_parts(path: Path, label_column: str | None = None, further: bool = False) -> Parts:
+    """Of a Clothing1M tree, an image folder, a table of paths or a saved data set.
+
+    `further` as in `read_table`.
+    """
     if is_saved_dataset(path):
         return read_saved_pictures(path, label_column)
     if path.suffix.lower() in EXTENSIONS:
         raise InputError(f"{path} is a single picture; give a folder with one folder per class")
     if not path.is_dir():
-        return table_parts(path, label_column)
+        return table_parts(path, label_column, further)
     return clothing1m_parts(path) if lists_folder(path) else image_folder_parts(path)
 
 
-def table_parts(path: Path, label_column: str | None) -> Parts:
+def table_parts(path: Path, label_column: str | None, further: bool = False) -> Parts:
     """Paths are below the table's folder; where it has no labels they are all -1."""
-    found = read_picture_paths(path, label_column)
+    found = read_picture_paths(path, label_column, further)
     assert found is not None
     paths, labels = list(found.samples), found.labels
     for row, name in enumerate(paths, start=1):
@@ -135,7 +138,7 @@ def further_pictures(
 ) -> Split:
     """Other labelled pictures for a network of these classes: the part that is wanted, validation
     or test; all of train where there is no such part."""
-    parts = picture_parts(path, label_column)
+    parts = picture_parts(path, label_column, further=True)
     part = getattr(parts, wanted) or parts.train
     unknown = [name for name in parts.classes if name not in classes]
     if unknown:

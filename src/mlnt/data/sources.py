@@ -40,7 +40,7 @@ from mlnt.data.picture_sets import (
     picture_parts,
 )
 from mlnt.data.pictures import Parts, are_picture_paths
-from mlnt.data.tables import is_table, read_table
+from mlnt.data.tables import is_table, known_columns, read_table
 from mlnt.errors import InputError, did_you_mean
 
 
@@ -70,7 +70,7 @@ def open_dataset(
     elif isinstance(source, str | Path) and is_saved_dataset(source):
         saved = only_labelled(read_saved(source, label_column, text_column))
         dataset = _from_saved(saved, need_labels=labels is None)
-        dataset = replace(dataset, label_column=label_column, text_column=text_column)
+        dataset = replace(dataset, label_column=label_column)
     elif isinstance(source, str | Path) and has_pictures(source, label_column, text_column):
         parts = picture_parts(Path(source), label_column)
         dataset = replace(from_pictures(parts), label_column=label_column)
@@ -79,7 +79,7 @@ def open_dataset(
     else:
         raw = read(source, label_column, text_column)
         dataset = _from_raw(raw, _name_of(source), need_labels=labels is None)
-        dataset = replace(dataset, label_column=label_column, text_column=text_column)
+        dataset = replace(dataset, label_column=label_column)
     if labels is not None:
         dataset = with_labels(labels, dataset, take_truth=true_labels is None)
     if true_labels is not None:
@@ -98,11 +98,12 @@ def read(
     text_column: str | None = None,
     features: Sequence[str] = (),
     wanted: str = "test",
+    further: bool = False,
 ) -> Raw:
     """Samples and labels (None if there are none) of a file or a pair of arrays.
 
     Of data that is divided: the part that is wanted, validation or test; train where it has no such
-    part. `features` are columns known to be no labels, whatever their names.
+    part. `features` and `further` are as in `read_table`.
     """
     if isinstance(source, TensorDataset):
         source = source.tensors
@@ -128,7 +129,7 @@ def read(
             f"no data set {str(source)!r}{hint} (known: {names}; or a path to a CSV, TSV or .npz)"
         )
     if is_saved_dataset(path):
-        saved = read_saved_rows(path, label_column, text_column, features)
+        saved = read_saved_rows(path, label_column, text_column, features, further)
         return getattr(saved, wanted) or saved.train
     if path.is_dir() or not (is_table(path) or path.suffix.lower() == ".npz"):
         raise InputError(
@@ -139,7 +140,7 @@ def read(
         if "X" not in arrays:
             raise InputError(f"{path} must hold arrays X and y, it holds {', '.join(arrays)}")
         return _from_arrays(arrays["X"], arrays.get("y"))
-    table = read_table(path, label_column, text_column, features)
+    table = read_table(path, label_column, text_column, features, further)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
     return Raw(table.kind, table.samples, table.labels, table.columns, notes)
 
@@ -229,11 +230,13 @@ def _from_raw(
         encoder = ImageEncoder.fit(raw.samples)
     inputs = encoder.encode(raw.samples)
     if raw.labels is None:  # they come from elsewhere
-        unknown = torch.full((len(inputs),), -1)
-        return Dataset(name, (), encoder, Split(inputs, unknown, texts=raw.texts), notes=notes)
-    classes = classes or classes_of(raw.labels)
-    labels = class_numbers(raw.labels, classes, name)
-    return Dataset(name, classes, encoder, Split(inputs, labels, texts=raw.texts), notes=notes)
+        labels = torch.full((len(inputs),), -1)
+    else:
+        classes = classes or classes_of(raw.labels)
+        labels = class_numbers(raw.labels, classes, name)
+    train = Split(inputs, labels, texts=raw.texts)
+    text_column = raw.columns[0] if raw.kind == "text" and raw.columns else None
+    return Dataset(name, classes, encoder, train, notes=notes, text_column=text_column)
 
 
 def _where_labels_may_be(raw: Raw) -> str:
@@ -268,14 +271,18 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
         if bool((split.labels < 0).any()):
             raise InputError(f"{what} data has no labels")
         return split
-    raw = read(source, dataset.label_column, dataset.text_column, wanted=what)
+    columns = getattr(dataset.encoder, "columns", ())
+    label, text = dataset.label_column, dataset.text_column
+    raw = read(source, label, text, columns, wanted=what, further=True)
     return _encoded(raw, dataset, what)
 
 
 def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
     raw = fitting(raw, dataset.encoder, what)
     if raw.labels is None:
-        raise InputError(f"{what} data has no labels")
+        column = dataset.label_column
+        where = "" if column is None else f"; they are looked for in a column {column!r}"
+        raise InputError(f"{what} data has no labels{where}")
     if len(raw.samples) == 0:
         raise InputError(f"{what} data holds no samples")
     labels = class_numbers(raw.labels, dataset.classes, what)
@@ -291,12 +298,12 @@ def fitting(raw: Raw, encoder: Encoder, what: str) -> Raw:
         return raw
     if encoder.columns == unnamed(len(raw.columns)):
         return raw  # they can only go by their order
-    if not set(encoder.columns) <= set(raw.columns) or len(set(raw.columns)) < len(raw.columns):
+    places = known_columns(raw.columns, encoder.columns, f"{what} data")
+    if places is None:
         raise InputError(
-            f"the columns must be those of the training data ({', '.join(encoder.columns)}), "
-            f"got {', '.join(raw.columns)}"
+            f"{what} data has two columns of one name ({few_of(raw.columns)}); which is that of "
+            "the training data?"
         )
-    places = [raw.columns.index(name) for name in encoder.columns]
     return replace(raw, samples=np.asarray(raw.samples)[:, places], columns=encoder.columns)
 
 

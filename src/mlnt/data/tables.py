@@ -3,6 +3,7 @@
 import csv
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -11,6 +12,8 @@ from typing import TextIO
 
 import numpy as np
 
+from mlnt.data.encoding import unnamed
+from mlnt.data.oddities import few_of
 from mlnt.data.pictures import are_picture_paths, is_picture_path
 from mlnt.data.wordy_columns import check_numbers, explain, is_number
 from mlnt.errors import InputError, did_you_mean
@@ -51,6 +54,7 @@ def read_labels(path: Path, label_column: str | None) -> list[str]:
         either = "" if label_column is None else f"{label_column!r} or "
         raise InputError(f"{path} has no column {either}'label' (columns: {', '.join(header)})")
     labels = _labels(rows, label, path)
+    assert labels is not None
     for name in INDEX_NAMES:
         if name in header and header.index(name) != label:
             return _in_order(labels, [row[header.index(name)] for row in rows], name, path)
@@ -72,14 +76,14 @@ def _in_order(labels: list[str], numbers: Sequence[str], name: str, path: Path) 
     return [label for _, label in sorted(zip(places, labels, strict=True))]
 
 
-def read_picture_paths(path: Path, label_column: str | None) -> Table | None:
+def read_picture_paths(path: Path, label_column: str | None, further: bool = False) -> Table | None:
     """The paths of pictures that a table names, and their labels; None if it names none."""
     header, rows = _read_rows(path)
     column = _find_paths(header, rows, label_column, path)
     if column is None:
         return None
-    label = _find_label(header, label_column, (), path)
-    labels = None if label is None else _labels(rows, label, path)
+    label = _find_label(header, label_column, (), path, further)
+    labels = _labels(rows, label, path, further)
     others = (i for i in _named(header) if i not in (column, label))
     paths = [row[column].strip() for row in rows]
     return Table("paths", paths, labels, (header[column],), tuple(header[i] for i in others))
@@ -122,15 +126,23 @@ def read_table(
     label_column: str | None,
     text_column: str | None,
     features: Sequence[str] = (),
+    further: bool = False,
 ) -> Table:
     """Read a table with a header. A column without a name (a saved row index) is passed over.
 
-    `features` are columns known to be no labels, whatever their names.
+    features    columns of the training data, where that is known: no others are read
+    further     than those: labels may be missing, and a column of texts may have another name
     """
     header, rows = _read_rows(path)
-    label = _find_label(header, label_column, features, path)
+    label = _find_label(header, label_column, features, path, further)
     others = [i for i in _named(header, features) if i != label]
-    labels = None if label is None else _labels(rows, label, path)
+    labels = _labels(rows, label, path, further)
+    known = known_columns(header, features, str(path))
+    if known is not None:
+        _check_known(path, header, rows, known)
+        return Table("table", _numbers(path, header, rows, known), labels, tuple(features))
+    if further and text_column not in header and _is_of_words(rows, others):
+        text_column = header[others[0]]
     if text_column is not None:
         if text_column not in header:
             raise InputError(_unknown(text_column, header, path))
@@ -175,9 +187,56 @@ def _numbers(
     return values
 
 
-def _labels(rows: Sequence[Sequence[str]], label: int, path: Path) -> list[str]:
-    """The labels, of which none may be missing."""
+def known_columns(header: Sequence[str], features: Sequence[str], what: str) -> list[int] | None:
+    """Where the columns of the training data stand.
+
+    None where these have no names, or a name stands twice: then they go by their order.
+    """
+    if not features or tuple(features) == unnamed(len(features)):
+        return None
+    times = Counter(header)
+    missing = [repr(name) for name in features if name not in times]
+    if missing:
+        raise InputError(
+            f"{what} has not all columns of the training data: {few_of(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing (columns: {few_of(header)})"
+        )
+    if any(times[name] > 1 for name in features):
+        return None
+    places = {name: place for place, name in enumerate(header)}
+    return [places[name] for name in features]
+
+
+def _check_known(
+    path: Path, header: list[str], rows: list[list[str]], columns: Sequence[int]
+) -> None:
+    """Raise InputError where a column of the training data holds words here."""
+    for i in columns:
+        cells = [row[i] for row in rows]
+        row = next((n for n, cell in enumerate(cells, start=1) if not is_number(cell)), None)
+        if row is not None:
+            check_numbers(path, header[i], cells)
+            cell = cells[row - 1][:40]
+            raise InputError(
+                f"{path}: column {header[i]!r} is not numeric (row {row}: {cell!r}), "
+                "but that of the training data is"
+            )
+
+
+def _is_of_words(rows: list[list[str]], columns: Sequence[int]) -> bool:
+    """Whether there is but one column, and that of words."""
+    return len(columns) == 1 and not all(is_number(row[columns[0]]) for row in rows)
+
+
+def _labels(
+    rows: Sequence[Sequence[str]], label: int | None, path: Path, further: bool = False
+) -> list[str] | None:
+    """The labels, of which none may be missing; None where there are none at all."""
+    if label is None:
+        return None
     labels = [row[label].strip() for row in rows]
+    if further and not any(labels):
+        return None
     if "" in labels:
         raise InputError(f"{path}: row {labels.index('') + 1} has no label")
     return labels
@@ -248,12 +307,16 @@ def _checked_header(cells: list[str], path: Path) -> list[str]:
 
 
 def _find_label(
-    header: list[str], wanted: str | None, features: Sequence[str], path: Path
+    header: list[str],
+    wanted: str | None,
+    features: Sequence[str],
+    path: Path,
+    further: bool = False,
 ) -> int | None:
     if wanted is not None:
         if wanted in header:
             return header.index(wanted)
-        if features:  # data to predict need not have labels
+        if further:
             return None
         raise InputError(_unknown(wanted, header, path))
     lowered = ["" if name in features else name.lower() for name in header]

@@ -1,12 +1,22 @@
 """Columns of a table that hold words where numbers were expected: what to do about them."""
 
+import math
 import re
 import shlex
 from pathlib import Path
 
 from mlnt.errors import InputError
 
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
+
+
+def as_number(name: str) -> float | None:
+    """The finite number that a name is, if it is one as tables write them."""
+    if not _NUMBER.fullmatch(name):
+        return None
+    value = float(name)
+    return value if math.isfinite(value) else None
 
 
 def is_number(cell: str) -> bool:
