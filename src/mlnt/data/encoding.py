@@ -49,7 +49,7 @@ class ImageEncoder:
                 f"images must have the shape {tuple(self.shape)} (channels, height, width), "
                 f"got {images.shape[1:]}"
             )
-        pixels = torch.as_tensor(np.ascontiguousarray(images)).float()
+        pixels = torch.as_tensor(np.require(images, requirements=["C", "W"])).float()
         if images.dtype != np.uint8:
             check_finite(pixels, "images")
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
@@ -67,7 +67,7 @@ class TableEncoder:
 
     @classmethod
     def fit(cls, rows: np.ndarray, columns: Sequence[str] = ()) -> "TableEncoder":
-        rows = np.asarray(rows, dtype=np.float64)
+        rows = np.require(rows, np.float64, "W")  # torch warns of memory that it may not write
         names = tuple(columns) or unnamed(rows.shape[1])
         if rows.shape[1] == 0:
             raise InputError("the features have no columns; nothing to learn from")
@@ -218,7 +218,9 @@ def _by_channel(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if images.dtype != np.uint8:
         axes = (0, 2, 3)
         return images.mean(axes, dtype=np.float64), images.std(axes, dtype=np.float64)
-    channels = torch.from_numpy(np.ascontiguousarray(images.swapaxes(0, 1))).flatten(1)
+    channels = torch.from_numpy(np.require(images.swapaxes(0, 1), requirements=["C", "W"])).flatten(
+        1
+    )
     counts = np.stack([channel.bincount(minlength=256).numpy() for channel in channels])
     values, total = np.arange(256), channels.shape[1]
     mean = counts @ values / total

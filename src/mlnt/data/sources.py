@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from mlnt.data.array_files import read_npz
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
+from mlnt.data.frames import is_frame, part_frame
 from mlnt.data.given_labels import class_numbers, with_labels, with_true_labels
 from mlnt.data.huggingface import (
     RawParts,
@@ -43,6 +44,8 @@ from mlnt.data.pictures import Parts, are_picture_paths
 from mlnt.data.tables import is_table, known_columns, read_table
 from mlnt.errors import InputError, did_you_mean
 
+ARRAYS = "arrays"  # as data is called that has no name
+
 
 def open_dataset(
     source: Source,
@@ -59,7 +62,8 @@ def open_dataset(
 
     source        `digits`, `cifar10`, `fashion-mnist`; a CSV or TSV with a label column beside
                   numeric columns, one text column or paths of pictures; an .npz with X and y; a
-                  folder of pictures by class, or of CIFAR-10, Fashion-MNIST or Clothing1M; (X, y)
+                  folder of pictures by class, or of CIFAR-10, Fashion-MNIST or Clothing1M; (X, y);
+                  a data frame with a label column
     labels        other labels for the training data: FILE, FILE.npz:KEY, FILE.pt:KEY, a sequence
     true_labels   the correct labels, where an experiment knows them; used for reporting alone
     validation, test  further data in any of these forms
@@ -116,6 +120,9 @@ def read(
         if len(source) != 2:
             raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
         return _from_arrays(*source)
+    if is_frame(source):
+        parts = part_frame(source, label_column, text_column, features, further)
+        return _from_arrays(*parts)
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
     known = find_known(source)
@@ -146,16 +153,15 @@ def read(
 
 
 def _name_of(source: Source) -> str:
-    return Path(source).stem if isinstance(source, str | Path) else "arrays"
+    return Path(source).stem if isinstance(source, str | Path) else ARRAYS
 
 
 def _from_arrays(samples: Any, labels: Any) -> Raw:
     names = None if labels is None else label_names(labels)
-    columns: tuple[str, ...] = ()
+    columns = _names_of_columns(samples)
     if (texts := as_texts(samples, "features")) is not None:
         kind, samples, count = "text", texts, len(texts)
     else:
-        columns = _names_of_columns(samples)
         samples = as_array(samples, "features")
         if samples.dtype.kind in "US":
             return _from_arrays(samples.reshape(-1).tolist(), labels)
@@ -215,7 +221,7 @@ def _from_raw(
     raw: Raw, name: str, need_labels: bool = True, classes: tuple[str, ...] = ()
 ) -> Dataset:
     if raw.labels is None and need_labels:
-        raise InputError(f"{name} has no labels; {_where_labels_may_be(raw)}")
+        raise InputError(f"{name} has no labels; {_where_labels_may_be(raw, name)}")
     encoder: Encoder
     notes = raw.notes
     if len(raw.samples) == 0:
@@ -239,10 +245,15 @@ def _from_raw(
     return Dataset(name, classes, encoder, train, notes=notes, text_column=text_column)
 
 
-def _where_labels_may_be(raw: Raw) -> str:
+def _where_labels_may_be(raw: Raw, name: str) -> str:
     """What to do where none of the columns has the name of labels."""
     if not raw.columns:
         return "training needs an array of them, y beside X"
+    if name == ARRAYS:
+        return (
+            'name their column with label_column, or give (df.drop(columns="label"), df["label"]) '
+            f"(columns: {few_of(raw.columns)})"
+        )
     if len(raw.columns) == 1:
         return (
             f"its only column is {raw.columns[0][:80]!r}; are columns separated by a comma, a "

@@ -84,7 +84,7 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
         return None
     label = _find_label(header, label_column, (), path, further)
     labels = _labels(rows, label, path, further)
-    others = (i for i in _named(header) if i not in (column, label))
+    others = (i for i in named_columns(header) if i not in (column, label))
     paths = [row[column].strip() for row in rows]
     return Table("paths", paths, labels, (header[column],), tuple(header[i] for i in others))
 
@@ -115,7 +115,7 @@ def _find_paths(
     return holding[0] if holding else None
 
 
-def _named(header: list[str], features: Sequence[str] = ()) -> list[int]:
+def named_columns(header: list[str], features: Sequence[str] = ()) -> list[int]:
     """All columns but those without a name; a saved index has but the one that pandas gives."""
     begin = 1 if header[0] == SAVED_INDEX and SAVED_INDEX not in features else 0
     return [i for i in range(begin, len(header)) if header[i]]
@@ -135,7 +135,7 @@ def read_table(
     """
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, features, path, further)
-    others = [i for i in _named(header, features) if i != label]
+    others = [i for i in named_columns(header, features) if i != label]
     labels = _labels(rows, label, path, further)
     known = known_columns(header, features, str(path))
     if known is not None:
@@ -145,7 +145,7 @@ def read_table(
         text_column = header[others[0]]
     if text_column is not None:
         if text_column not in header:
-            raise InputError(_unknown(text_column, header, path))
+            raise InputError(unknown_column(text_column, header, path))
         if header.index(text_column) == label:
             raise InputError(f"{text_column!r} cannot be both the text and the label column")
         column = header.index(text_column)
@@ -318,7 +318,7 @@ def _find_label(
             return header.index(wanted)
         if further:
             return None
-        raise InputError(_unknown(wanted, header, path))
+        raise InputError(unknown_column(wanted, header, path))
     lowered = ["" if name in features else name.lower() for name in header]
     for name in LABEL_NAMES:
         if name in lowered:
@@ -326,6 +326,6 @@ def _find_label(
     return None
 
 
-def _unknown(column: str, header: list[str], path: Path) -> str:
+def unknown_column(column: str, header: list[str], what: str | Path) -> str:
     hint = did_you_mean(column, header)
-    return f"{path} has no column {column!r}{hint} (columns: {', '.join(header)})"
+    return f"{what} has no column {column!r}{hint} (columns: {', '.join(header)})"

@@ -1,0 +1,45 @@
+"""Data frames of pandas: samples and labels by the names of columns, as in a table on disk."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlnt.data.tables import known_columns, named_columns, unknown_column
+from mlnt.errors import InputError
+
+LABEL_NAME = "label"  # alone: in Python labels have often been parted already, and y is a feature
+
+
+def is_frame(source: Any) -> bool:
+    return hasattr(source, "iloc") and getattr(source, "ndim", 0) == 2
+
+
+def part_frame(
+    frame: Any,
+    label_column: str | None,
+    text_column: str | None,
+    features: Sequence[str],
+    further: bool,
+) -> tuple[Any, Any]:
+    """(samples, labels or None); `features` and `further` as in `read_table`."""
+    header = [str(name) for name in frame.columns]
+    label = _find_label(header, label_column, features, further)
+    labels = None if label is None else frame.iloc[:, label]
+    if further and labels is not None and labels.isna().all():
+        labels = None
+    if text_column is not None and (text_column in header or not further):
+        if text_column not in header:
+            raise InputError(unknown_column(text_column, header, "the data frame"))
+        return frame.iloc[:, header.index(text_column)], labels
+    columns = known_columns(header, features, "the data frame")
+    if columns is None:
+        columns = [i for i in named_columns(header, features) if i != label]
+    return frame.iloc[:, columns], labels
+
+
+def _find_label(
+    header: list[str], wanted: str | None, features: Sequence[str], further: bool
+) -> int | None:
+    if wanted is not None and wanted not in header and not further:
+        raise InputError(unknown_column(wanted, header, "the data frame"))
+    name = LABEL_NAME if wanted is None and LABEL_NAME not in features else wanted
+    return header.index(name) if name in header else None

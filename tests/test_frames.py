@@ -1,0 +1,74 @@
+"""Data frames of pandas: labels and texts in columns of theirs."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mlnt
+
+pandas = pytest.importorskip(
+    "pandas", reason="mlnt takes data frames but does not need pandas; the extra dev has it"
+)
+LABELS = ["x", "y"] * 20
+NUMBERS = pandas.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), columns=["a", "b"])
+QUICK = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 8}
+
+
+@pytest.mark.parametrize(("name", "named"), [("label", None), ("label", "label"), ("k", "k")])
+def test_labels_in_a_column(name: str, named: str | None) -> None:
+    expected = mlnt.open_dataset((NUMBERS, LABELS))
+    data = mlnt.open_dataset(NUMBERS.assign(**{name: LABELS}), label_column=named)
+    assert data.encoder == expected.encoder
+    assert data.classes == ("x", "y")
+    assert torch.equal(data.train.labels, expected.train.labels)
+
+
+def test_where_they_are_not_found() -> None:
+    frame = NUMBERS.assign(kind=[0, 1] * 20)
+    with pytest.raises(mlnt.InputError, match=r"name .* label_column, or give \(df\.drop\(col"):
+        mlnt.open_dataset(frame)
+    with pytest.raises(mlnt.InputError, match=r"data frame has no column 'kin'; did you mean 'ki"):
+        mlnt.open_dataset(frame, label_column="kin")
+    points = NUMBERS.rename(columns={"a": "x", "b": "y"})
+    assert mlnt.open_dataset(points, labels=LABELS).encoder.columns == ("x", "y")
+
+
+def test_texts_in_a_column() -> None:
+    frame = pandas.DataFrame({"n": range(40), "title": ["good day", "bad day"] * 20})
+    data = mlnt.open_dataset(frame.assign(label=LABELS), text_column="title")
+    assert data.train.texts == list(frame["title"])
+    with pytest.raises(mlnt.InputError, match="data frame has no column 'titel'"):
+        mlnt.open_dataset(frame.assign(label=LABELS), text_column="titel")
+    alone = mlnt.open_dataset(frame[["title"]].assign(label=LABELS))
+    assert alone.text_column == "title"
+
+
+def test_train_and_predict(tmp_path: Path) -> None:
+    frame = NUMBERS.assign(label=LABELS)
+    training = mlnt.train(frame, out=tmp_path / "run", **QUICK)
+    expected = training.predict_probabilities(NUMBERS.to_numpy())
+    beside = frame[["label", "b", "a"]].assign(city="Oslo")
+    found = mlnt.predict(tmp_path / "run", beside)
+    torch.testing.assert_close(found.probabilities, expected)
+    assert found.accuracy is not None
+    assert mlnt.predict(tmp_path / "run", beside.assign(label=None)).accuracy is None
+    with pytest.raises(mlnt.InputError, match="'b' is missing"):
+        mlnt.predict(tmp_path / "run", beside[["a", "city"]])
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (6, 1, 4, 4), (6, 4, 4, 3)])
+@pytest.mark.parametrize("kind", [np.float64, np.uint8])
+def test_memory_that_must_not_be_written(shape: tuple[int, ...], kind: type) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape).astype(kind)
+    array.flags.writeable = False
+    torch.set_warn_always(True)  # not once per process, which may have been before
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            mlnt.open_dataset((array, [0, 1] * 3))
+    finally:
+        torch.set_warn_always(False)
+    assert not array.flags.writeable
