@@ -20,6 +20,7 @@ PAD, UNKNOWN = 0, 1
 LONGEST_TEXT = 512  # words
 MOST_CHANNELS = 4096
 MOST_VALUES = 3 * 2048**2  # of one image
+ROUNDING = 1e-14  # relative, of a few operations on float64
 _WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")
 
 
@@ -40,7 +41,8 @@ class ImageEncoder:
         except ValueError as error:
             raise InputError(f"these images cannot be learnt from: {error}") from None
         mean, std = _by_channel(images)
-        return cls(images.shape[1:], tuple(mean.tolist()), tuple(_no_zero(std).tolist()))
+        std = _no_zero(std, images.min((0, 2, 3)), images.max((0, 2, 3)))
+        return cls(images.shape[1:], tuple(mean.tolist()), tuple(std.tolist()))
 
     def encode(self, images: Any) -> Tensor:
         images = _channels_first(np.asarray(images))
@@ -77,7 +79,7 @@ class TableEncoder:
         if not np.isfinite(std).all():
             column = names[int((~np.isfinite(std)).argmax())]
             raise InputError(f"the values of {column!r} are too large; scale them down")
-        std = _no_zero(std)
+        std = _no_zero(std, rows.min(0), rows.max(0))
         return cls(names, tuple(mean.tolist()), tuple(std.tolist()))
 
     @property
@@ -237,6 +239,12 @@ def _channels_first(images: np.ndarray) -> np.ndarray:
     return images
 
 
-def _no_zero(std: np.ndarray) -> np.ndarray:
-    """A constant column or channel stays at zero instead of being divided by zero."""
-    return np.where(std > 1e-12, std, 1.0)
+def _no_zero(std: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """A constant column or channel stays at zero instead of being divided by zero.
+
+    Constant is what varies by no more than rounding, whatever its unit: metres or parsecs.
+    """
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        varies = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    return np.where(varies & (std > 0), std, 1.0)
