@@ -34,3 +34,33 @@ class TestConstantColumns:
         assert TableEncoder.fit(seconds).encode(seconds).std(correction=0).item() == pytest.approx(
             1, rel=1e-3
         )
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((16, 16, 5), (5, 16, 16)),
+        ((16, 16, 2), (2, 16, 16)),
+        ((8, 8, 16), (16, 8, 8)),
+        ((2, 16, 16), (2, 16, 16)),
+        ((5, 16, 16), (5, 16, 16)),
+        ((16, 8, 8), (16, 8, 8)),
+        ((5, 16, 12), (5, 16, 12)),
+        ((6, 6, 6), (6, 6, 6)),
+        ((16, 16, 3), (3, 16, 16)),
+        ((3, 16, 16), (3, 16, 16)),
+        ((6, 5, 3), (3, 6, 5)),
+        ((16, 16), (1, 16, 16)),
+    ],
+)
+def test_where_the_channels_are(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    images = np.random.default_rng(0).random((4, *shape))
+    encoder = ImageEncoder.fit(images)
+    assert encoder.shape == expected
+    assert encoder.encode(images).shape[1:] == expected
+
+
+def test_images_of_the_shape_trained_on_are_taken_as_they_are() -> None:
+    encoder = ImageEncoder((16, 16, 5), (0.0,) * 16, (1.0,) * 16)
+    images = np.random.default_rng(0).random((4, 16, 16, 5))
+    np.testing.assert_allclose(encoder.encode(images), images, rtol=1e-6)

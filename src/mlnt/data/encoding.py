@@ -19,6 +19,7 @@ from mlnt.errors import InputError
 PAD, UNKNOWN = 0, 1
 LONGEST_TEXT = 512  # words
 MOST_CHANNELS = 4096
+USUAL_CHANNELS = (1, 3, 4)
 MOST_VALUES = 3 * 2048**2  # of one image
 ROUNDING = 1e-14  # relative, of a few operations on float64
 _WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")
@@ -45,7 +46,9 @@ class ImageEncoder:
         return cls(images.shape[1:], tuple(mean.tolist()), tuple(std.tolist()))
 
     def encode(self, images: Any) -> Tensor:
-        images = _channels_first(np.asarray(images))
+        images = np.asarray(images)
+        if images.shape[1:] != tuple(self.shape):
+            images = _channels_first(images)
         if images.shape[1:] != tuple(self.shape):
             raise InputError(
                 f"images must have the shape {tuple(self.shape)} (channels, height, width), "
@@ -230,13 +233,20 @@ def _by_channel(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _channels_first(images: np.ndarray) -> np.ndarray:
+    """Images [N, H, W] or [N, H, W, C] as [N, C, H, W], which may be what they are already."""
     if images.ndim == 3:
         images = images[:, None]
     if images.ndim != 4:
         raise InputError(f"images must have 3 or 4 axes, got an array of shape {images.shape}")
-    if images.shape[1] not in (1, 3, 4) and images.shape[3] in (1, 3, 4):
-        images = images.transpose(0, 3, 1, 2)
-    return images
+    return images.transpose(0, 3, 1, 2) if _has_channels_last(images.shape) else images
+
+
+def _has_channels_last(shape: tuple[int, ...]) -> bool:
+    """By usual numbers of channels; where neither axis has one, images are rather square."""
+    first, height, last = shape[1:]
+    if first in USUAL_CHANNELS or last in USUAL_CHANNELS:
+        return first not in USUAL_CHANNELS
+    return first == height != last
 
 
 def _no_zero(std: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
