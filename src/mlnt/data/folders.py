@@ -3,7 +3,8 @@
     hat/1.jpg, shoes/2.png, …
     train/hat/1.jpg, …, validation/hat/7.jpg, …, test/hat/9.jpg, …      (also val, valid)
 
-Hidden files, and links that lead out of the folder or to other folders, are passed over.
+Hidden files, links that lead out of the folder or to other folders, and folders in which mlnt wrote
+its runs are passed over.
 """
 
 import os
@@ -14,6 +15,7 @@ import torch
 
 from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable
 from mlnt.errors import InputError
+from mlnt.runs import CONFIG, METRICS
 
 SPLITS = {
     "train": "train",
@@ -35,6 +37,8 @@ def image_folder_parts(folder: str | Path) -> Parts:
     train = parts["train"]
     classes = tuple(name for name in train if train[name])
     notes = [f"class {name!r} has no pictures in train" for name in train if not train[name]]
+    runs = (entry.name for entry in _folders(root, of_runs=True))
+    notes += [f"passing over {name!r}, which holds runs" for name in runs]
     if not classes:
         raise InputError(
             f"{root} has no pictures in folders; expected one folder per class, with pictures "
@@ -60,13 +64,13 @@ def image_folder_parts(folder: str | Path) -> Parts:
 
 def _find_splits(root: Path) -> dict[str, str]:
     """Part to folder; the whole folder is train unless it has a `train` that holds classes."""
-    names = [entry.name for entry in _entries(root) if entry.is_dir(follow_symlinks=False)]
+    names = [entry.name for entry in _folders(root)]
     if "train" not in names:
         if names and all(name in SPLITS for name in names):
             raise InputError(f"{root} has {', '.join(names)}, but no train; nothing to learn from")
         return {"train": ""}
     # A class may be called train, next to ship and plane; its folder holds pictures, not classes.
-    if not any(entry.is_dir(follow_symlinks=False) for entry in _entries(root / "train")):
+    if not _folders(root / "train"):
         return {"train": ""}
     found: dict[str, str] = {}
     for name in names:
@@ -83,8 +87,7 @@ def _members(root: Path, below: str) -> Members:
         entry.name: sorted(
             os.path.relpath(path, root) for path in pictures_below(Path(entry.path), root)
         )
-        for entry in _entries(root / below)
-        if entry.is_dir(follow_symlinks=False)
+        for entry in _folders(root / below)
     }
 
 
@@ -94,7 +97,8 @@ def pictures_below(folder: Path, root: Path) -> Iterator[str]:
     while folders:
         for entry in _entries(folders.pop()):
             if entry.is_dir(follow_symlinks=False):
-                folders.append(Path(entry.path))
+                if not holds_runs(entry.path):
+                    folders.append(Path(entry.path))
             elif entry.name.lower().endswith(EXTENSIONS) and _is_file(entry, inside):
                 yield entry.path
 
@@ -105,6 +109,28 @@ def _is_file(entry: os.DirEntry[str], inside: str) -> bool:
         return entry.is_file()
     target = os.path.realpath(entry.path)
     return target.startswith(inside) and os.path.isfile(target)
+
+
+def holds_runs(folder: str | Path) -> bool:
+    """Whether it is a run folder or has some in it, as `runs` has where mlnt was started.
+
+    The curves in it are pictures, but no samples.
+    """
+    try:
+        with os.scandir(folder) as found:
+            below = [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return False  # it is listed once more, and said then
+    return any(
+        all(os.path.isfile(os.path.join(place, name)) for name in (CONFIG, METRICS))
+        for place in (folder, *below)
+    )
+
+
+def _folders(folder: Path, of_runs: bool = False) -> list[os.DirEntry[str]]:
+    """Those in a folder that hold no runs, or those that do."""
+    found = (entry for entry in _entries(folder) if entry.is_dir(follow_symlinks=False))
+    return [entry for entry in found if holds_runs(entry.path) == of_runs]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

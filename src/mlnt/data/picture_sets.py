@@ -13,7 +13,7 @@ from mlnt.data.clothing1m import clothing1m_parts, lists_folder
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder
 from mlnt.data.fashion_mnist import has_idx_files
-from mlnt.data.folders import SPLITS, image_folder_parts, pictures_below
+from mlnt.data.folders import SPLITS, holds_runs, image_folder_parts, pictures_below
 from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_pictures
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.known import exists
@@ -172,13 +172,14 @@ def pictures_to_predict(
 
 
 def _folders_with_pictures(path: Path) -> list[str]:
-    """Names of folders in a folder, less links, hidden ones and those without one picture."""
+    """Names of folders in a folder, less links, hidden ones, runs and those without a picture."""
     return sorted(
         entry.name
         for entry in path.iterdir()
         if entry.is_dir()
         and not entry.is_symlink()
         and not entry.name.startswith(".")
+        and not holds_runs(entry)
         and next(pictures_below(entry, path), None) is not None
     )
 
