@@ -130,6 +130,30 @@ def test_the_rarest_classes_are_named_first() -> None:
     assert f"  mind: very few samples of {rarest}" in lines
 
 
+class TestOtherScales:
+    IMAGES = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 4), dtype=np.uint8)
+
+    def test_of_a_test(self) -> None:
+        labels = [0, 1] * 20
+        fraction = self.IMAGES / 255
+        said = "test images have values from 0 to 1, those trained on 12"
+        data = mlnt.open_dataset((self.IMAGES, labels), test=(fraction, labels))
+        assert [note.startswith(said) for note in data.notes] == [True]
+        data = mlnt.open_dataset((fraction, labels), validation=(self.IMAGES, labels))
+        (note,) = data.notes
+        assert note.startswith("validation images have values from 0 to 255, those trained on 0.")
+        dim = self.IMAGES // 4
+        for others in (self.IMAGES, dim, np.full_like(dim, 7)):
+            assert mlnt.open_dataset((self.IMAGES, labels), test=(others, labels)).notes == ()
+
+    def test_of_a_prediction(self, tmp_path: Path) -> None:
+        options = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 8, "model": "small_conv"}
+        mlnt.train((self.IMAGES, [0, 1] * 20), out=tmp_path / "run", **options)
+        assert mlnt.predict(tmp_path / "run", self.IMAGES).notes == ()
+        (note,) = mlnt.predict(tmp_path / "run", self.IMAGES / 255).notes
+        assert note.startswith("these images have values from 0 to 1")
+
+
 class TestColumnsOfWords:
     def refused(self, path: Path, **options: str) -> str:
         with pytest.raises(mlnt.InputError) as refused:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mlnt.config import settings_from
 from mlnt.data.encoding import Encoder, TextEncoder, encoder_from_json
 from mlnt.data.image_files import ImageFiles
+from mlnt.data.oddities import other_range
 from mlnt.data.picture_sets import has_pictures, pictures_to_predict
 from mlnt.data.pictures import printable
 from mlnt.data.sources import Source, fitting, read
@@ -32,6 +33,7 @@ class Prediction:
     samples: list[str] | None = None  # of pictures: their paths
     faults: Mapping[str, str] = field(default_factory=dict)  # pictures not read: path and reason
     unknown: tuple[str, ...] = ()  # labels of the data that are no class of the run, each once
+    notes: tuple[str, ...] = ()  # what is odd about the data
 
 
 def predict(
@@ -84,7 +86,10 @@ def predict(
         faults = dict(inputs.faults.found)
         for index in inputs.unreadable():  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
-    return Prediction(classes, predicted, probabilities_NC, correct, samples, faults, unknown)
+    notes = tuple(other_range(inputs, encoder, "these"))
+    return Prediction(
+        classes, predicted, probabilities_NC, correct, samples, faults, unknown, notes
+    )
 
 
 def _are_pictures(

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor
 
 from mlnt.data.dataset import Dataset
-from mlnt.data.encoding import TableEncoder
+from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
+from mlnt.data.image_files import ImageFiles
 from mlnt.data.wordy_columns import as_number
 
 FEWEST_ROWS = 10  # of fewer anything may be chance
 NAMED, IN_FULL = 5, 5
+OTHER_SCALE = 10  # times the spread of the training data, or less than a tenth of it
+BLANK = 1e-5  # of this spread images have no scale
 MISSING = ("nan", "n/a", "na", "none", "null", "?")  # what tables write where they know nothing
 
 
@@ -66,6 +69,26 @@ def row_counters(rows: np.ndarray, columns: Sequence[str]) -> Iterator[str]:
                 f"column {columns[i]!r} counts the rows ({low[i]:.0f} … {high[i]:.0f}); "
                 "take it out unless it means more"
             )
+
+
+def other_range(inputs: Tensor | ImageFiles, encoder: Encoder, what: str) -> Iterator[str]:
+    """A note where images vary far less or more than those trained on: 0 … 1 for 0 … 255."""
+    if not isinstance(encoder, ImageEncoder) or not isinstance(inputs, Tensor) or not len(inputs):
+        return
+    values_CN = inputs.movedim(1, 0).flatten(1)
+    spread = float(values_CN.std(dim=1, correction=0).mean())  # of the training data it is 1
+    if spread < BLANK or 1 / OTHER_SCALE <= spread <= OTHER_SCALE:
+        return
+    mean, std = torch.tensor(encoder.mean), torch.tensor(encoder.std)
+    low, high = (
+        float(pick(pick(values_CN, dim=1) * std + mean)) for pick in (torch.amin, torch.amax)
+    )
+    if abs(low) < (high - low) / 1000:
+        low = 0.0  # but for rounding
+    yield (
+        f"{what} images have values from {low:.3g} to {high:.3g}, those trained on "
+        f"{float(mean.mean()):.3g} ± {float(std.mean()):.3g} (mean ± spread): another scale?"
+    )
 
 
 def label_once_more(dataset: Dataset) -> Iterator[str]:

@@ -3,7 +3,7 @@
 name or path or (X, y) -> raw samples and labels -> encoder fitted on train -> Dataset
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from mlnt.data.label_files import (
     classes_of,
     label_names,
 )
-from mlnt.data.oddities import few_of, label_once_more, row_counters, span
+from mlnt.data.oddities import few_of, label_once_more, other_range, row_counters, span
 from mlnt.data.picture_sets import (
     from_pictures,
     further_pictures,
@@ -93,7 +93,13 @@ def open_dataset(
     if test is not None:
         dataset = replace(dataset, test=_further(test, dataset, "test"))
     check_dataset(dataset)
-    return replace(dataset, notes=(*dataset.notes, *label_once_more(dataset)))
+    return replace(dataset, notes=(*dataset.notes, *label_once_more(dataset), *_ranges(dataset)))
+
+
+def _ranges(dataset: Dataset) -> Iterator[str]:
+    for what, split in (("validation", dataset.validation), ("test", dataset.test)):
+        if split is not None:
+            yield from other_range(split.inputs, dataset.encoder, what)
 
 
 def read(
