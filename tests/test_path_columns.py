@@ -71,3 +71,14 @@ def test_addresses_are_not_fetched(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("url,label\nhttp://a.b/1.png,x\nhttp://a.b/2.png,y\n")
     with pytest.raises(mlnt.InputError, match=r"row 1 has an address \('http.*fetch the pictures"):
         mlnt.open_dataset(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("content", ["file_name\nred/1.PNG\n", "file_name,kind\nred/1.PNG,\n"])
+def test_pictures_to_predict_need_no_labels(folder: Path, content: str) -> None:
+    options = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 4, "image_size": 8}
+    data = table(folder, "img,kind")
+    mlnt.train(data, label_column="kind", out=folder / "run", workers=0, **options)
+    (folder / "new.csv").write_text(content)
+    found = mlnt.predict(folder / "run", folder / "new.csv")
+    assert (found.samples, found.accuracy) == (["red/1.PNG"], None)
+    assert mlnt.predict(folder / "run", data).accuracy is not None

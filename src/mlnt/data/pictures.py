@@ -34,7 +34,6 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 NEARLY_ALL = 0.9  # of the cells of a column: one may be empty or misspelt
-LOOKED_AT_FIRST = 20
 
 
 class PictureError(ValueError):
@@ -95,8 +94,6 @@ def printable(text: str) -> str:
 
 def are_picture_paths(texts: Sequence[str]) -> bool:
     """Whether nearly all end as the names of pictures do."""
-    if not any(is_picture_path(text) for text in texts[:LOOKED_AT_FIRST]):
-        return False  # of most columns there is no need to look at all cells
     return sum(map(is_picture_path, texts)) >= NEARLY_ALL * len(texts)
 
 

@@ -23,6 +23,7 @@ LABEL_NAMES = ("label", "labels", "class", "target", "y")
 INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the report writes it
 LONGEST_LINE = 2**22  # characters
 MOST_COLUMNS = 100_000
+LOOKED_AT_FIRST = 20  # rows
 SAVED_INDEX = "Unnamed: 0"  # as pandas calls a column without a name once it has read it
 PATH_NAMES = ("path", "file", "filename", "image", "picture")  # which, of several with paths
 
@@ -101,10 +102,12 @@ def _find_paths(
     column = next((i for i in usual if is_picture_path(rows[0][i])), None)
     if column is not None:
         return column
+    first = rows[:LOOKED_AT_FIRST]  # of most columns there is no need to look at all cells
+    likely = [i for i in range(len(header)) if any(is_picture_path(row[i]) for row in first)]
     holding = [
         i
-        for i, name in enumerate(header)
-        if name != label_column and are_picture_paths([row[i] for row in rows])
+        for i in likely
+        if header[i] != label_column and are_picture_paths([row[i] for row in rows])
     ]
     if len(holding) > 1:
         names = ", ".join(header[i] for i in holding)
