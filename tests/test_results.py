@@ -311,6 +311,47 @@ def test_a_run_without_test_data_is_left_out(
     assert cli.run(["results", "out/without"]) == 0, "nothing to write down is no mistake"
 
 
+def test_what_others_wrote_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("out/a"))
+    Path("results").mkdir()
+    for name in (PAGE, f"results/{TABLE}"):
+        Path(name).write_text("# Results\n\nof mine\n")
+        before = contents(tmp_path)
+        assert cli.run(["results", "out"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"mlnt: {name} was not written by `mlnt results`; move it")
+        assert said.count("\n") == 1
+        assert contents(tmp_path) == before
+        Path(name).unlink()
+    assert cli.run(["results", "out"]) == 0
+    assert cli.run(["results", "out"]) == 0, "what it wrote itself"
+
+
+def test_nothing_recorded_is_nothing_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["results", "--to", "empty"]) == 0
+    assert "nothing is recorded in empty, nothing written; give" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_goals_of_others_stand_in_no_page_of_ones_own(tmp_path: Path) -> None:
+    write_results([make_run(tmp_path / "own", data="shirts", preset="image")], tmp_path / "a/kept")
+    page = (tmp_path / "a" / PAGE).read_text(encoding="utf-8")
+    titles = re.findall("^## (.*)", page, flags=re.MULTILINE)
+    assert titles == ["shirts, symmetric 0.5", "Each run"]
+    write_results([make_run(tmp_path / "run")], tmp_path / "b/kept")
+    page = (tmp_path / "b" / PAGE).read_text(encoding="utf-8")
+    assert "## What was to be reached" in page
+    _, _, counts = page.partition("## What was run")
+    assert "Table 1" in counts
+    assert "Table 2" not in counts, "none of its cells was run"
+
+
 @pytest.mark.parametrize("to", [".", "..", "../kept"])
 def test_the_page_lies_beside_the_folder(
     to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -90,7 +90,11 @@ def results_command(
         console.print(f"{reason}, left out: {folder}", style="yellow", soft_wrap=True)
     for folder in record.copied:
         console.print(f"run: {folder}", soft_wrap=True)
-    console.print(f"written: {', '.join(map(str, record.files))}", soft_wrap=True)
+    if record.files:
+        words = f"written: {', '.join(map(str, record.files))}"
+    else:
+        words = f"nothing is recorded in {to}, nothing written; give folders of finished runs"
+    console.print(words, soft_wrap=True)
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:

@@ -38,10 +38,9 @@ NOT_RUN, NO_RUN, UNKNOWN = "not run", "no run had", "–"
 SHORT_COMMIT = 10
 TABLES = ("table1", "table2", "cifar10n")  # what the experiment consists of
 
-INTRODUCTION = """\
-# Results
-
-Made by `mlnt results` from the files in `{results}/`; docs/results.md says how. Test accuracy in %,
+OPENING = "# Results\n\nMade by `mlnt results` "  # by which a page is known to be one of ours
+INTRODUCTION = f"""\
+{OPENING}from the files in `{{results}}/`; docs/results.md says how. Test accuracy in %,
 mean ± standard error over n seeds. best: at the epoch chosen by validation; last: after the last
 epoch. A run of MLNT is a cross-entropy network and three iterations; minutes are those of all.
 Where there is a line for contrastive features, which are learnt without labels, all networks begin
@@ -88,7 +87,7 @@ def to_markdown(runs: Sequence[Recorded], results: Path) -> str:
     """The whole page; figures are shown where they lie in `results`."""
     groups = grouped(runs)
     introduction = INTRODUCTION.format(results=results.resolve().name)
-    parts = [introduction, TO_REACH, *_targets(groups)]
+    parts = [introduction, *_targets(groups)]
     for group in groups:
         parts += _group(group, results)
     parts += [*_figures(groups, results), *_ran(groups)]
@@ -98,9 +97,13 @@ def to_markdown(runs: Sequence[Recorded], results: Path) -> str:
 
 
 def _targets(groups: Sequence[Group]) -> Iterator[str]:
+    """The goals of this project; nothing where no run is recorded that could reach one."""
+    runs = [r for g in groups if g.data in NAMES and not g.schedule for r in g.of("mlnt")]
+    if not runs:
+        return
+    yield TO_REACH
     headings = ("what", "paper", "to reach", "reached", "n", "last − best", "minutes", "yes or no")
     yield _table(headings, [_target(groups, target) for target in TARGETS])
-    runs = [r for g in groups if g.data in NAMES and not g.schedule for r in g.of("mlnt")]
     found = reached_by(runs)
     low, high = min(found.falls, default=math.nan), max(found.alone.values, default=math.nan)
     rules = (
@@ -133,21 +136,21 @@ def _verdict(n: int, holds: bool) -> str:
 
 
 def _ran(groups: Sequence[Group]) -> Iterator[str]:
-    """How many seeds of each method there are under each noise."""
-    yield RAN
-    for name in TABLES:
-        experiment = EXPERIMENTS[name]
-        data = experiment.data
+    """How many seeds of each method there are under each noise; of what was run at all."""
+    tables = []
+    for experiment in (EXPERIMENTS[name] for name in TABLES):
         counts = {
             (group.noise, group.schedule, method): len(_seeds(group, method))
             for group in groups
-            if group.data == data and group.schedule in ("", PAPER)
+            if group.data == experiment.data and group.noise in experiment.noises
+            if group.schedule in ("", PAPER)
             for method in METHODS
         }
-        yield _table(
-            (experiment.title, *(noise_words(noise) for noise in experiment.noises)),
-            [_counts(experiment, method, counts) for method in experiment.methods],
-        )
+        if any(counts.values()):
+            headings = (experiment.title, *(noise_words(noise) for noise in experiment.noises))
+            lines = [_counts(experiment, method, counts) for method in experiment.methods]
+            tables.append(_table(headings, lines))
+    yield from [RAN, *tables] if tables else []
 
 
 def _counts(experiment: Experiment, method: str, counts: dict[Any, int]) -> tuple[str, ...]:

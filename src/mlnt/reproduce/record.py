@@ -22,7 +22,7 @@ from mlnt.reproduce.naming import (
     what_counts,
     without_folders,
 )
-from mlnt.reproduce.page import PAGE, TABLE, to_csv, to_markdown
+from mlnt.reproduce.page import COLUMNS, OPENING, PAGE, TABLE, to_csv, to_markdown
 from mlnt.reproduce.recorded import Group, check_figures, grouped, had_test_data, read_recorded
 from mlnt.reproduce.sheet import SHEET
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
@@ -61,6 +61,8 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
     """
     if results.name in ("", ".."):
         results = results.resolve()  # "." and ".." have something beside them too
+    _check_ours(results.parent / PAGE, OPENING)
+    _check_ours(results / TABLE, ",".join(COLUMNS) + "\n")
     finished, left_out = _find_runs(folders)
     read = {path: _read(path, results) for path in finished}
     left_out |= {path: "had no test data" for path, found in read.items() if found is None}
@@ -76,16 +78,30 @@ def write_results(folders: Sequence[Path], results: Path, replace: bool = False)
         write_aside(path, partial(Path.write_bytes, data=content))
     written = list(pictures)
     runs = read_recorded(results)
+    if not runs:
+        return Record((), left_out, ())
     changed = {found.target.parent for found in incoming}
     for group in grouped(runs):
         written += _draw_group(group, changed)
     with RunFolder(results).expect_intact():
         table, page = to_csv(runs), to_markdown(runs, results)
-    results.mkdir(parents=True, exist_ok=True)
     RunFolder(results).write_text(TABLE, table)
     RunFolder(results.parent).write_text(PAGE, page)
     files = (*written, results / TABLE, results.parent / PAGE)
     return Record(tuple(found.target for found in incoming), left_out, files)
+
+
+def _check_ours(path: Path, opening: str) -> None:
+    """Raise InputError where a file that somebody else wrote would be written over."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        begins = file.read(len(opening))
+    if begins != opening:
+        raise InputError(
+            f"{path} was not written by `mlnt results`; move it elsewhere, or choose another "
+            "folder with --to"
+        )
 
 
 def _find_runs(folders: Iterable[Path]) -> tuple[list[Path], dict[Path, str]]:
