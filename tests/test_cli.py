@@ -6,15 +6,21 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 from PIL import Image
+from rich.text import Text
 from safetensors.torch import load_file
 
 import mlnt
 from mlnt import cli
+from mlnt.data.known import NAMED
+from mlnt.errors import Stopped
 from mlnt.terminal import chosen_line
 from small_runs import leave_out_reports, shorten_digits
 
@@ -221,6 +227,44 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for name in fields_by_name():
         assert f"--{name.replace('_', '-')}" in said
+
+
+def test_help_loses_nothing_in_brackets() -> None:
+    """They are marks to rich, unless a backslash stands before them."""
+
+    def commands(group: Any) -> Iterator[Any]:
+        yield group
+        for command in getattr(group, "commands", {}).values():
+            yield from commands(command)
+
+    every = list(commands(typer.main.get_command(cli.app)))
+    texts = [o.help for command in every for o in command.params if getattr(o, "help", None)]
+    texts += [command.help for command in every if command.help]
+    assert "run folder \\[runs/NAME-001, …]" in texts
+    for text in texts:
+        assert Text.from_markup(text).plain == text.replace("\\[", "["), text
+
+
+def test_help_names_all_that_is_read() -> None:
+    for words in ("pictures", "CSV", "TSV", "paths of", ".npz", "Hugging Face", *NAMED):
+        assert words in cli.DATA_HELP
+
+
+@pytest.mark.parametrize(("given", "name"), [(".", "mine"), ("..", "above"), ("x/y.csv", "y")])
+def test_a_run_is_called_after_its_data(
+    given: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "above" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "above" / "mine")
+    folders = []
+
+    def stop(data: str, *, out: Path, **options: object) -> None:
+        folders.append(out)
+        raise Stopped("enough")
+
+    monkeypatch.setattr(cli.api, "train", stop)
+    assert cli.run(["train", given]) == 0
+    assert folders == [Path("runs") / f"{name}-001"]
 
 
 def test_as_a_process(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from mlnt.cli_reproduce import reproduce_command, results_command
 from mlnt.cli_settings import with_settings
 from mlnt.config import PRESETS
 from mlnt.data.check import check_tree
+from mlnt.data.known import NAMED
 from mlnt.distributed import ProcessLost, join
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
@@ -52,8 +53,9 @@ console = PlainConsole()
 CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 DATA_HELP = (
-    "digits, cifar10, fashion-mnist, a CSV or TSV, an .npz, a folder of pictures by class, or a "
-    "folder of CIFAR-10, Fashion-MNIST or Clothing1M"
+    f"a folder of pictures by class; a CSV or TSV of numbers, texts or paths of pictures; an .npz; "
+    f"a data set saved by Hugging Face; a folder of CIFAR-10, Fashion-MNIST or Clothing1M; or a "
+    f"name: {', '.join(NAMED)}"
 )
 Data = Annotated[str, typer.Argument(help=DATA_HELP)]
 RunPath = Annotated[Path, typer.Argument(help="a run folder")]
@@ -68,7 +70,7 @@ OwnNetwork = Annotated[
 def train(
     data: Annotated[str | None, typer.Argument(help=DATA_HELP)] = None,
     *,
-    out: Annotated[Path | None, typer.Option(help="run folder [runs/NAME-001, …]")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder \\[runs/NAME-001, …]")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="go on with this unfinished run; nothing else is needed")
     ] = None,
@@ -76,7 +78,7 @@ def train(
         float | None, typer.Option(min=0, help="stop in time; --resume goes on later")
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help=f"starting values: {', '.join(PRESETS)} [by the data]")
+        str | None, typer.Option(help=f"starting values: {', '.join(PRESETS)} \\[by the data]")
     ] = None,
     labels: Annotated[
         str | None, typer.Option(help="other training labels: FILE, FILE.npz:KEY or FILE.pt:KEY")
@@ -182,7 +184,7 @@ def _folder_of_run(
     if resume is None and data is None:
         raise InputError("give DATA to train on, or --resume RUN to go on with a run")
     if resume is None:
-        runs, name = Path("runs"), Path(data or "").stem
+        runs, name = Path("runs"), _name_of(data or "")
         begun = RunFolder.of_job(runs, name, job()) if restarted() else None
         if out is None and begun is None and join().leads:
             return RunFolder.next_free(runs, name)
@@ -190,6 +192,12 @@ def _folder_of_run(
     if data is not None or out is not None or given.keys() - {"model", *MACHINE}:
         raise InputError("--resume goes on with the data and settings of its run; give no others")
     return contextlib.nullcontext(resume)
+
+
+def _name_of(data: str) -> str:
+    """What runs on the data are called: `.` and `..` are called like the folder they stand for."""
+    path = Path(data)
+    return (path.resolve().name if path.name in ("", "..") else path.stem) or "data"
 
 
 def _set(options: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +208,7 @@ def _set(options: dict[str, Any]) -> dict[str, Any]:
 def predict(
     run: RunPath,
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="CSV to write [standard output]")] = None,
+    out: Annotated[Path | None, typer.Option(help="CSV to write \\[standard output]")] = None,
     label_column: Annotated[str | None, typer.Option(help="column of the labels")] = None,
     text_column: Annotated[str | None, typer.Option(help="column of the texts")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda")] = "auto",
@@ -253,7 +261,7 @@ def _shown_cell(text: str) -> str:
 def export(
     run: RunPath,
     to: Annotated[str, typer.Option(help=" | ".join(FORMATS))],
-    out: Annotated[Path | None, typer.Option(help="file to write [in RUN]")] = None,
+    out: Annotated[Path | None, typer.Option(help="file to write \\[in RUN]")] = None,
     model: OwnNetwork = None,
 ) -> None:
     """Write the best model of RUN as one file that runs without mlnt.
