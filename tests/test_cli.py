@@ -1,9 +1,11 @@
 """The command line as a user runs it."""
 
 import csv
+import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +23,8 @@ import mlnt
 from mlnt import cli
 from mlnt.data.known import NAMED
 from mlnt.errors import Stopped
-from mlnt.terminal import chosen_line
+from mlnt.label_issues import read_label_issues
+from mlnt.terminal import PlainConsole, chosen_line, issues_table
 from small_runs import leave_out_reports, shorten_digits
 
 QUICK = ["--epochs", "2", "--sets", "2", "--iterations", "2"]
@@ -111,6 +114,27 @@ def test_issues_and_report(run_folder: Path, capsys: pytest.CaptureFixture[str])
     assert cli.run(["report", str(run_folder)]) == 0
     assert (run_folder / "report.html").read_text() == before
     assert "http" not in before.replace("http-equiv", ""), "the report asks nothing of the network"
+
+
+def test_issues_name_each_sample_in_full(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    names = [f"shirt/02eb668a-0d65-4a1c-8e07-{end}.jpg" for end in ("2c1f7be1a3d0", "9f27")]
+    rows = [f"{n},{name},shirt,coat,0.1,0.9,0.9," for n, name in enumerate(names)]
+    heading = (run / "label_issues.csv").read_text().splitlines()[0]
+    (run / "label_issues.csv").write_text("\n".join([heading, *rows]) + "\n")
+    assert cli.run(["issues", str(run)]) == 0
+    said = capsys.readouterr().out
+    for name in names:
+        assert name in said, "on one line, where it goes into a pipe"
+    assert "kept" not in said, "nothing was asked about that"
+    narrow = PlainConsole(width=60, file=io.StringIO())
+    narrow.print(issues_table(read_label_issues(run / "label_issues.csv"), ""))
+    shown = narrow.file.getvalue()
+    assert "…" not in shown
+    last = "".join(line.rpartition("│")[0].rpartition("│")[2] for line in shown.splitlines())
+    assert "".join(names) in last.replace(" ", "")
 
 
 def test_a_table_from_csv_to_predictions(

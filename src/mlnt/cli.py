@@ -30,6 +30,7 @@ from mlnt.launcher import job, restarted
 from mlnt.report import write_report
 from mlnt.runs import CURVES, FAULTS, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import (
+    WIDEST,
     PlainConsole,
     TerminalProgress,
     chosen_line,
@@ -285,7 +286,7 @@ def issues(
         table = issues_table(rows, f"most suspicious labels of {run}")
         summary = folder.read_json(SUMMARY)
         line = noise_line(summary)
-    console.print(table)
+    (console if console.is_terminal else PlainConsole(width=WIDEST)).print(table)
     console.print(line, soft_wrap=True)
 
 

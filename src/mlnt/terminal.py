@@ -26,6 +26,7 @@ from mlnt.training import Stage, Watcher, model_name
 SHOWN_CLASSES = 20
 FEW_SAMPLES, FEW_IN_ALL = 10, 200
 IMBALANCE = 50
+WIDEST = 10_000  # characters: into a file or a pipe a table goes as wide as it is
 
 
 class PlainConsole(Console):
@@ -252,13 +253,14 @@ def noise_line(summary: dict[str, Any]) -> str:
 
 
 def issues_table(rows: list[dict[str, Any]], title: str) -> Table:
-    """Suspicious labels, each class with its probability; texts where the data has them."""
+    """Suspicious labels, each class with its probability; what was kept and the samples' names or
+    texts where the run has them."""
     table = Table(title=title)
-    for heading in ("index", "given (p)", "suggested (p)", "score", "kept"):
-        table.add_column(heading)
-    has_texts = any(row["sample"] for row in rows)
-    if has_texts:
-        table.add_column("sample", ratio=1)
+    for heading in ("index", "given (p)", "suggested (p)", "score"):
+        table.add_column(heading, overflow="fold")
+    rest = [name for name in ("kept", "sample") if any(row[name] for row in rows)]
+    for heading in rest:
+        table.add_column(heading, overflow="fold")  # cut, two names may look alike
     for row in rows:
         given, suggested, score = (
             float(row[key]) for key in ("given_probability", "suggested_probability", "score")
@@ -268,8 +270,7 @@ def issues_table(rows: list[dict[str, Any]], title: str) -> Table:
             f"{row['given']} ({given:.3f})",
             f"{row['suggested']} ({suggested:.3f})",
             f"{score:.3f}",
-            row["kept"],
-            *([row["sample"]] if has_texts else []),
+            *(one_line(row[name]) for name in rest),
         )
     return table
 
