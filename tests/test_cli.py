@@ -302,6 +302,28 @@ def test_as_a_process(tmp_path: Path) -> None:
     assert done.stderr.strip() == "mlnt: tau must be a number or one of auto, otsu, got 'high'"
 
 
+@pytest.mark.parametrize(
+    "arguments", [["predict", "RUN", "digits"], ["issues", "RUN"], ["train", "--help"]]
+)
+def test_a_reader_that_leaves_is_no_mistake(arguments: list[str], run_folder: Path) -> None:
+    """As in `mlnt predict RUN DATA | head -1`, but gone from the beginning."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [str(run_folder) if word == "RUN" else word for word in arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path(mlnt.__file__).parent.parent)}
+    with open(writer, "wb") as unread:
+        done = subprocess.run(
+            [sys.executable, "-m", "mlnt", *words],
+            env=environment,
+            stdout=unread,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert "rror" not in done.stderr
+
+
 def test_reproduce_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,11 +330,16 @@ def run(arguments: list[str]) -> int:
             raise InputError("several processes are for `mlnt train` alone; start others without")
         only_the_first_speaks(join())
         status = app(arguments or ["--help"], prog_name="mlnt", standalone_mode=False)
+        console.file.flush()  # here, where it is known what to do if nobody reads it
     except CommandLineError as error:
         return _fail(error.format_message())  # type: ignore[attr-defined]
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left: nothing to say to it
-        return 0
+        return _end_unread()
+    except SystemExit as ending:
+        # So typer and rich end, with status 1, when the reader of what they print leaves.
+        if not isinstance(ending.__context__, BrokenPipeError):
+            raise
+        return _end_unread()
     except (InputError, OSError) as error:
         return _fail(str(error))
     except ProcessLost as lost:
@@ -348,6 +353,12 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(f"the memory does not suffice ({str(error) or 'no more is to be had'})", 1)
     return status if isinstance(status, int) else 0
+
+
+def _end_unread() -> int:
+    """The reader of our output left (`| head -1`): no mistake, and nothing to say to it."""
+    PlainConsole().on_broken_pipe()
+    return 0
 
 
 def _fail(message: str, status: int = 2) -> int:
