@@ -120,6 +120,16 @@ def test_minutes_stop_it_and_the_same_command_goes_on(
 
 
 @pytest.mark.usefixtures("tiny")
+def test_what_is_shown_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cross entropy that was run on its own, though MLNT's cells will hold it too."""
+    one = table1(tmp_path, "--seeds", "1", "--cells", "cross_entropy/symmetric-0")
+    assert cli.run(one) == 0
+    assert cli.run(table1(tmp_path, "--seeds", "1", "--minutes", "0")) == 0
+    assert [row["noise"] for row in read_rows(tmp_path) if row["n"] != "0"] == ["symmetric:0"]
+    assert "1 of 3 runs are finished; the same command goes on" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tiny")
 def test_a_cell_that_another_process_is_at_is_left_to_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

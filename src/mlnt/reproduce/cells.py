@@ -106,7 +106,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def choose(cells: Sequence[Cell], pattern: str | None) -> list[Cell]:
-    """The cells to run: those that match, less what MLNT's cells give for nothing."""
+    """The cells to run, or finished: those that match, less what MLNT's give for nothing."""
     if pattern is not None:
         patterns = (pattern, f"{pattern}/*")
         matching = [c for c in cells if any(fnmatch.fnmatchcase(c.name, p) for p in patterns)]
@@ -116,7 +116,13 @@ def choose(cells: Sequence[Cell], pattern: str | None) -> list[Cell]:
         matching = list(cells)
     covered = {(c.noise, c.seed) for c in matching if c.method == "mlnt"}
     covered |= {(c.noise, c.seed) for c in cells if c.method == "mlnt" and c.is_finished}
-    return [c for c in matching if c.method != "cross_entropy" or (c.noise, c.seed) not in covered]
+    return [
+        cell
+        for cell in matching
+        if cell.method != "cross_entropy"
+        or (cell.noise, cell.seed) not in covered
+        or cell.is_finished
+    ]
 
 
 def _listed(cells: Sequence[Cell]) -> str:
