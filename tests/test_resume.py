@@ -359,7 +359,7 @@ def test_refuses_what_has_ended_or_never_began(
         (["--resume", str(whole)], "has come to its end"),
         (["--resume", str(tmp_path)], "is not a run folder"),
         ([], "give DATA to train on, or --resume RUN"),
-        (["digits", "--resume", str(whole)], "give no others"),
+        (["digits", "--resume", str(whole), "--epochs", "2"], "give no others"),
     ]:
         assert command(["train", *arguments]) == 2
         assert message in capsys.readouterr().err
@@ -415,6 +415,37 @@ def test_data_given_beside_goes_on_too(
     assert command(["train", "--resume", "../run", "--workers", "0"]) == 0
     summary = RunFolder.open(tmp_path / "run").read_json("summary.json")
     assert summary["chosen"]["best"] is not None
+
+
+def test_data_that_have_moved_are_named_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.csv", "test.csv"):
+        lines = [f"{i % 7},{i % 5},{'yes' if i % 2 else 'no'}" for i in range(80)]
+        Path(name).write_text("\n".join(["a,b,label", *lines]))
+    options = ["--test-data", "test.csv", "--epochs", "1", "--iterations", "1"]
+    command(["train", "train.csv", *options, "--minutes", "0", "--out", "run"])
+    Path("train.csv").rename("moved.csv")
+    assert command(["train", "--resume", "run"]) == 2
+    gone = f"run was begun with data={tmp_path / 'train.csv'}, which is no longer there; say where"
+    assert f"{gone} it is: mlnt train DATA --resume run\n" in capsys.readouterr().err
+    Path("test.csv").rename("moved-test.csv")
+    assert command(["train", "moved.csv", "--resume", "run"]) == 2
+    assert "mlnt train DATA --test-data PLACE --resume run\n" in capsys.readouterr().err
+
+    text = Path("moved.csv").read_text()
+    Path("changed.csv").write_text(text.replace("0,0,no", "0,0,yes", 1))
+    places = ["--test-data", "moved-test.csv", "--resume", "run"]
+    assert command(["train", "changed.csv", *places]) == 2
+    assert "samples or labels, or their order, have changed since" in capsys.readouterr().err
+    assert command(["train", "moved.csv", *places, "--minutes", "0"]) == 0
+    capsys.readouterr()
+    assert command(["train", "--resume", "run"]) == 0, "the new places are remembered"
+    shown = capsys.readouterr().out
+    assert f"data={tmp_path / 'moved.csv'}, test_data={tmp_path / 'moved-test.csv'}" in shown
+    assert command(["train", "moved.csv", "--resume", "run", "--epochs", "2"]) == 2
+    assert "give no others" in capsys.readouterr().err
 
 
 def test_two_processes_do_not_train_into_one_folder(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ data -> validation held out -> noise (experiments only) -> stages of the method 
 import contextlib
 import math
 import platform
+import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -235,11 +236,13 @@ def resume_run(
     folder: str | Path,
     deadline: float = math.inf,
     watchers: Sequence[Watcher] = (),
+    moved: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Training:
     """Go on with an unfinished run whose data was a name or a path.
 
-    `changes` are settings of the machine, such as workers; and model where that is
+    `moved` says where data, labels and so on lie now, by their names in `train`: they must be the
+    same. `changes` are settings of the machine, such as workers; and model where that is
     package.module:function: a run folder must not say what to run.
     """
     run = RunFolder.open(folder)
@@ -259,17 +262,31 @@ def resume_run(
     if is_imported(settings["model"]) and changes.get("model") != settings["model"]:
         raise InputError(f"{folder} was begun with a network of your own; name it: --model NAME")
     settings |= changes
+    source |= moved or {}
+    _check_there(source, folder)
     return train(
         **source, out=folder, resume=True, deadline=deadline, watchers=watchers, **settings
     )
 
 
-def read_by_resuming(folder: str | Path) -> dict[str, str]:
+def _check_there(source: Mapping[str, str | None], folder: str | Path) -> None:
+    """Raise InputError where a run goes on with a file that somebody has moved or removed."""
+    for name, place in source.items():
+        if place is not None and Path(place).is_absolute() and not exists(Path(place)):
+            where = "DATA" if name == "data" else f"DATA --{name.replace('_', '-')} PLACE"
+            raise InputError(
+                f"{folder} was begun with {name}={place}, which is no longer there; say where it "
+                f"is: mlnt train {where} --resume {shlex.quote(str(folder))}"
+            )
+
+
+def read_by_resuming(folder: str | Path, moved: Mapping[str, str] | None = None) -> dict[str, str]:
     """What going on with a run reads outside its folder, by its own word: shown before it does."""
     run = RunFolder.open(folder)
     with run.expect_intact():
         config = run.read_json(CONFIG)
-        named = {**config["source"], "weights": config["settings"].get("weights", "none")}
+        named = {**config["source"], **(moved or {})}
+        named["weights"] = config["settings"].get("weights", "none")
         named["noise"] = config["settings"].get("noise", "none")
     is_file = {"weights": lambda v: v not in WEIGHTS, "noise": _is_matrix}
     return {k: str(v) for k, v in named.items() if v and is_file.get(k, lambda _: True)(v)}

@@ -59,6 +59,7 @@ DATA_HELP = (
     f"name: {', '.join(NAMED)}"
 )
 Data = Annotated[str, typer.Argument(help=DATA_HELP)]
+PLACES = {"labels", "true_labels", "validation_data", "test_data"}  # that may move with DATA
 RunPath = Annotated[Path, typer.Argument(help="a run folder")]
 OwnNetwork = Annotated[
     str | None,
@@ -73,7 +74,10 @@ def train(
     *,
     out: Annotated[Path | None, typer.Option(help="run folder \\[runs/NAME-001, …]")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="go on with this unfinished run; nothing else is needed")
+        Path | None,
+        typer.Option(
+            help="go on with this unfinished run; nothing else is needed, but DATA if it has moved"
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="stop in time; --resume goes on later")
@@ -123,12 +127,14 @@ def train(
         try:
             with TerminalProgress(console) as progress:
                 watchers = [progress, interruption]
-                if data is None:
-                    named = api.read_by_resuming(folder)
+                if resume is not None:
+                    moved = _set({"data": data, **others})
+                    named = api.read_by_resuming(folder, moved)
                     reads = ", ".join(f"{name}={place}" for name, place in named.items())
                     console.print(one_line(f"going on with {folder}: {reads}"), soft_wrap=True)
-                    training = api.resume_run(folder, deadline, watchers, **given)
+                    training = api.resume_run(folder, deadline, watchers, moved, **given)
                 else:
+                    assert data is not None  # see _folder_of_run
                     training = api.train(
                         data,
                         out=folder,
@@ -178,7 +184,8 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
 def _folder_of_run(
     data: str | None, out: Path | None, resume: Path | None, given: dict[str, Any]
 ) -> AbstractContextManager[Path]:
-    """The folder to train into; a new run needs DATA, one that goes on nothing but its folder.
+    """The folder to train into; a new run needs DATA, one that goes on nothing but its folder,
+    and places of data that have moved.
 
     Of several processes the first says which; only it makes a new one.
     """
@@ -190,7 +197,8 @@ def _folder_of_run(
         if out is None and begun is None and join().leads:
             return RunFolder.next_free(runs, name)
         return contextlib.nullcontext(out or begun or runs)
-    if data is not None or out is not None or given.keys() - {"model", *MACHINE}:
+    allowed = {"model", *MACHINE} | (PLACES if data is not None else set())
+    if out is not None or given.keys() - allowed:
         raise InputError("--resume goes on with the data and settings of its run; give no others")
     return contextlib.nullcontext(resume)
 

@@ -22,6 +22,12 @@ from mlnt.training import Journal, Stage
 
 # Where and how fast a run is computed is no matter of what it computes.
 MACHINE = ("device", "workers", "engine", "graph", "deterministic", "checkpoint_minutes")
+# What must be the same of the data of a run that goes on, and what to say where it is not.
+DATA_CHANGED = {
+    "classes": "the classes are others now",
+    "samples": "there are more samples now, or fewer",
+    "fingerprint": "samples or labels, or their order, have changed since",
+}
 SHARE, END_SHARE = 0.005, 0.009  # of the time for checkpoints; for those at the end of a stage
 
 
@@ -211,7 +217,12 @@ def begin(
 
 
 def _note_origin(run: RunFolder, was: dict[str, Any], now: dict[str, Any]) -> None:
-    """Where a run goes on on another machine or with another commit, config.json says so."""
+    """Where a run goes on on another machine or with another commit, config.json says so; and
+    where its data lie now, if they have moved."""
+    if now["source"]["data"] is not None and now["source"] != was.get("source"):
+        was = {**was, "source": now["source"]}
+        with run.writing():
+            run.write_json(CONFIG, was)
     names = ("machine", "commit")
     known = [was, *was.get("continued", [])]
     here = {name: now[name] for name in names}
@@ -230,9 +241,12 @@ def check_same(was: dict[str, Any], now: dict[str, Any], where: str) -> None:
                 f"{where} was begun with {name}={before}, now it would be {value}; give the same, "
                 "or choose another folder with --out"
             )
-    for name in ("classes", "samples", "fingerprint"):
+    for name, words in DATA_CHANGED.items():
         if was["data"][name] != now["data"][name]:
-            raise InputError(f"{where} was begun with other data (its {name} differ)")
+            raise InputError(
+                f"{where} was begun with other data: {words}; give the data as they were, or "
+                "begin a run of its own"
+            )
     # Runs begun earlier have none.
     others = was["data"].get("other_fingerprints", {})
     for name, value in now["data"]["other_fingerprints"].items():
