@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -222,9 +223,41 @@ def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
         "--method mlnt --seed 0",
         "mlnt train CIFAR10 --preset cifar10 --noise symmetric:0.2 --validation clean "
         "--method mlnt --seed 0 --rho 0.1 --no-flip",
-        "mlnt train shirts --method mlnt --seed 0",
-        "mlnt train shirts --method mlnt --seed 0 --validation clean",
+        "mlnt train data --preset image --method mlnt --seed 0",
+        "mlnt train data --preset image --method mlnt --seed 0 --validation clean",
     ]
+
+
+def test_the_command_of_a_run_is_the_one_it_was_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names of the files; none where data or network came from Python."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{i % 7},{i % 5},{'yes' if i % 2 else 'no'}" for i in range(120)]
+    Path("own").mkdir()
+    for name in ("train", "test", "true"):
+        Path(f"own/{name}.csv").write_text("\n".join(["a,b,kind", *lines]))
+    words = ["train", "own/train.csv", "--test-data", "own/test.csv", "--true-labels",
+             "own/true.csv", "--label-column", "kind"]  # fmt: skip
+    quick = {"epochs": 1, "sets": 1, "iterations": 1, "batch_size": 32}
+    options = [text for name, value in quick.items() for text in (f"--{name}", str(value))]
+    options = [text.replace("_", "-") for text in options]
+    assert cli.run([*words, *options, "--noise", "symmetric:0.2", "--out", "run"]) == 0
+    write_results([Path("run")], Path("results"))
+    [command] = re.findall("^mlnt (.*)", Path(PAGE).read_text(encoding="utf-8"), re.MULTILINE)
+    assert command.startswith("train train.csv --true-labels true.csv --test-data test.csv ")
+    monkeypatch.chdir("own")
+    assert cli.run([*shlex.split(command), "--out", "../again"]) == 0
+    monkeypatch.chdir("..")
+    runs = [json.loads(Path(name, "config.json").read_text()) for name in ("run", "again")]
+    for name in ("settings", "source"):
+        assert runs[0][name] == runs[1][name], name
+
+    rows = torch.arange(240.0).reshape(120, 2), torch.arange(120) % 2
+    mlnt.train(rows, test_data=rows, out="arrays", **quick)
+    write_results([Path("arrays")], Path("others/results"))
+    page = Path("others", PAGE).read_text(encoding="utf-8")
+    assert "Made by:" not in page
 
 
 def test_commands_are_those_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,12 +52,17 @@ def _human_labels(config: dict[str, Any]) -> str:
 
 def schedule_of(data: str, settings: Settings) -> str:
     """Which preset the settings are of, and where they differ from it."""
-    found = {preset: differences(preset, settings) for preset in _presets_for(data)}
-    preset = min(found, key=lambda name: len(found[name]))
+    preset, found = nearest_preset(data, settings)
     parts = [PAPER] if data in NAMES and preset == "cifar10" else []
-    if len(found[preset]) > MOST_DIFFERENCES:
+    if len(found) > MOST_DIFFERENCES:
         return ",".join([*parts, f"settings={digest_of(settings)[:8]}"])
-    return ",".join([*parts, *found[preset]])
+    return ",".join([*parts, *found])
+
+
+def nearest_preset(data: str, settings: Settings) -> tuple[str, list[str]]:
+    """The preset that the settings differ least from, and in what they do."""
+    found = {preset: differences(preset, settings) for preset in _presets_for(data)}
+    return min(found.items(), key=lambda item: len(item[1]))
 
 
 def _presets_for(data: str) -> tuple[str, ...]:
@@ -135,11 +140,14 @@ def stripped(config: dict[str, Any], noise: str) -> dict[str, Any]:
     data = config["data"]
     kept = ("mlnt", "torch", "python", "noise", "machine", "commit", "continued")
     named = data_of(config)
+    # What it was begun with, for its command; a network from Python has none.
+    source = {} if config.get("own_model") else config.get("source", {})
     return without_folders(
         {
             "cell": {"data": named, "noise": noise, "schedule": schedule_of(named, settings)},
             "settings": asdict(settings),
             "data": {name: data[name] for name in ("name", "samples", "fingerprint")},
+            "source": {name: value for name, value in source.items() if value is not None},
             **{name: config[name] for name in kept if name in config},
         }
     )

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mlnt.data.known import NAMED
 from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment, held_by
 from mlnt.reproduce.figures import PROGRESS
-from mlnt.reproduce.naming import NAMES, PAPER, differences, preset_of, schedule_of
+from mlnt.reproduce.naming import NAMES, PAPER, differences, nearest_preset, preset_of
 from mlnt.reproduce.recorded import Group, Recorded, grouped, noise_words
 from mlnt.reproduce.results import Row, Spread
 from mlnt.reproduce.sheet import SHEET
@@ -176,7 +177,8 @@ def _group(group: Group, results: Path) -> Iterator[str]:
         (*headings, *(("paper", "difference") if has_paper else ())),
         [_models(row, has_paper, _beginning(group, row, has_line)) for row in rows],
     )
-    yield "Made by:\n\n```\n" + "\n".join(_commands(group)) + "\n```\n"
+    if commands := _commands(group):
+        yield "Made by:\n\n```\n" + "\n".join(commands) + "\n```\n"
     for folder in dict.fromkeys(run.folder.parent for run in group.runs):
         for name, words in ((PROGRESS, "test accuracy by epoch"), (SHEET, "filtered examples")):
             if (folder / name).is_file():
@@ -224,37 +226,43 @@ def _commands(group: Group) -> list[str]:
     commands = []
     for method in dict.fromkeys(run.settings.method for run in group.runs):
         runs = group.of(method)
-        changes, note = _changes(runs[0])
         if group.experiment:
-            commands.append(_reproduce(group, runs, changes) + note)
+            commands.append(_reproduce(group, runs))
         else:
-            commands += [_train(run, changes) + note for run in runs]
+            commands += [_train(run, place) for run in runs if (place := _place_of(run))]
     return [one_line(command) for command in commands]
 
 
-def _changes(run: Recorded) -> tuple[list[str], str]:
-    """In what a run differs from its preset as it is today; a preset may have changed since."""
+def _preset_and_changes(run: Recorded) -> tuple[str, list[str]]:
+    """In what a run differs from a preset as it is today; a preset may have changed since."""
     if (preset := preset_of(run.data, run.schedule)) is not None:
-        return differences(preset, run.settings), ""
-    schedule = schedule_of(run.data, run.settings)
-    if schedule.startswith("settings="):
-        return [], "  # and the settings in config.json"
-    return [part for part in schedule.split(",") if part], ""
+        return preset, differences(preset, run.settings)
+    return nearest_preset(run.data, run.settings)
 
 
-def _reproduce(group: Group, runs: Sequence[Recorded], changes: Sequence[str]) -> str:
+def _reproduce(group: Group, runs: Sequence[Recorded]) -> str:
     data, last = runs[0].data, max(run.settings.seed for run in runs)
+    preset, changes = _preset_and_changes(runs[0])
     words = ["mlnt", "reproduce", group.experiment, "--data", FOLDERS.get(data, data)]
-    words += ["--fast"] if preset_of(data, runs[0].schedule) == "cifar10-fast" else []
+    words += ["--fast"] if preset == "cifar10-fast" else []
     words += ["--cells", f"{runs[0].settings.method}/{group.noise.replace(':', '-')}"]
     words += ["--seeds", str(last + 1)]
     return shlex.join([*words, *(text for change in changes for text in ("--set", change))])
 
 
-def _train(run: Recorded, changes: Sequence[str]) -> str:
-    settings, preset = run.settings, preset_of(run.data, run.schedule)
-    words = ["mlnt", "train", FOLDERS.get(run.data, run.data)]
-    words += ["--preset", preset] if run.data in NAMES and preset else []
+def _place_of(run: Recorded) -> str:
+    """DATA of its command; "" where it is not known, as of arrays from Python."""
+    own = run.config.get("source", {}).get("data")
+    return FOLDERS.get(run.data) or own or (run.data if run.data in NAMED else "")
+
+
+def _train(run: Recorded, place: str) -> str:
+    settings, (preset, changes) = run.settings, _preset_and_changes(run)
+    words = ["mlnt", "train", place]
+    for name, value in run.config.get("source", {}).items():
+        if name != "data":
+            words += [f"--{name.replace('_', '-')}", value]
+    words += ["--preset", preset]  # without it the data would change some settings
     if settings.noise != "none":
         words += ["--noise", run.noise, "--validation", settings.validation]
     words += ["--method", settings.method, "--seed", str(settings.seed)]
