@@ -13,7 +13,7 @@ from torch import nn
 import mlnt
 from mlnt.cli import run as command
 from mlnt.data.prepare import prepare
-from mlnt.defaults import choose_settings
+from mlnt.defaults import choose_settings, without_effect
 from mlnt.terminal import describe_data
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -52,6 +52,27 @@ def test_what_the_user_says_comes_first() -> None:
     preset = choose_settings(rows(100), CPU, "table", {})
     assert preset.settings.batch_size == 128
     assert not preset.reasons
+
+
+def test_settings_without_effect_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{i / 7:.3f},{i % 3},{'yes' if i % 2 else 'no'}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *lines]))
+    words = ["--flip", "--cutout", "4", "--minutes", "0", "--out"]
+    assert command(["train", str(tmp_path / "t.csv"), *words, str(tmp_path / "run")]) == 0
+    assert "  mind: flip, cutout have no effect: these are no pictures\n" in capsys.readouterr().out
+    assert command(["train", "--resume", str(tmp_path / "run"), "--minutes", "0"]) == 0
+    assert "no effect" not in capsys.readouterr().out, "said once"
+
+    pictures = mlnt.open_dataset((np.zeros((20, 3, 9, 8), np.uint8), np.arange(20) % 2))
+    asked = ("flip", "image_size", "epochs")
+    assert list(without_effect(pictures, asked)) == [
+        "image_size has no effect: these pictures stay 9 × 8"
+    ]
+    assert list(without_effect(rows(20), ["image_size"])) == [
+        "image_size has no effect: these are no pictures"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def train(
     with chosen as own, Interruption(join()) as interruption:
         folder = Path(join().share(str(own)))
         try:
-            with TerminalProgress(console) as progress:
+            with TerminalProgress(console, given) as progress:
                 watchers = [progress, interruption]
                 if resume is not None:
                     moved = _set({"data": data, **others})

@@ -5,7 +5,7 @@ user says comes first.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ FEWEST_STEPS = 8  # of an epoch: with fewer there is little to average
 PRESET_SAMPLES = {"image": 1200, "table": 1200, "text": 2000}  # of the data they were made with
 EPOCHS = (4, 60)  # fewest and most
 LARGE_SIDE = 32  # pixels; of smaller images small_conv sees enough
+
+
+OF_PICTURES = ("crop_padding", "flip", "cutout")  # settings that other data have no use for
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,18 @@ def choose_settings(
             "labels stay that are at least half as sure as those that stay are on average"
         )
     return Chosen(settings, reasons)
+
+
+def without_effect(dataset: Dataset, asked: Collection[str]) -> Iterator[str]:
+    """What to say of settings that the user asked for and that do nothing to this data."""
+    pictures = [name for name in OF_PICTURES if name in asked]
+    if dataset.kind != "image" and pictures:
+        names, verb = ", ".join(pictures), "has" if len(pictures) == 1 else "have"
+        yield f"{names} {verb} no effect: these are no pictures"
+    if "image_size" in asked and not isinstance(dataset.train.inputs, ImageFiles):
+        size = " × ".join(str(side) for side in dataset.encoder.shape[-2:])
+        what = f"these pictures stay {size}" if dataset.kind == "image" else "these are no pictures"
+        yield f"image_size has no effect: {what}"
 
 
 def _derived(

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import unnamed
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.oddities import few_of, odd_classes, span
+from mlnt.defaults import without_effect
 from mlnt.models import usual_model
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.words import noise_in_words
@@ -58,11 +59,12 @@ class PlainConsole(Console):
 class TerminalProgress(Watcher):
     """A bar per stage: epoch, step time, accuracies of student and teacher, time left.
 
-    Where the output is no terminal, one line per finished stage instead.
+    Where the output is no terminal, one line per finished stage instead. `asked` are the settings
+    that the user named.
     """
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, asked: Collection[str] = ()) -> None:
+        self.console, self.asked = console, asked
         self.progress = Progress(
             TextColumn("{task.description:<17}"),
             BarColumn(bar_width=20),
@@ -84,6 +86,8 @@ class TerminalProgress(Watcher):
     def run_begins(self, dataset: Dataset, settings: Settings, reasons: Mapping[str, str]) -> None:
         for line in describe_data(dataset):
             self._say(line)
+        for note in without_effect(dataset, self.asked):
+            self._say(f"  mind: {note}")
         model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
         epochs = f"{_epochs(settings.epochs)} a stage"
         if has_last(settings) and not isinstance(settings.last_epochs, str):
