@@ -13,7 +13,6 @@ Bounded in number and in bytes: all of it goes into one page.
 import base64
 import io
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +37,7 @@ SIDE = 128  # pixels, of the longer side
 SMALL = 64  # pixels; up to here PNG keeps every one of them, and takes no more than JPEG
 MOST_CHARACTERS = 600
 MOST_COLUMNS = 16
+MOST_DIGITS, ROUNDING = 12, 2.0**-23  # of numbers in a table; what float32 loses of them
 RANGE_FROM = 256  # pictures that tell in which range the pixels lie
 
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
@@ -176,9 +176,13 @@ def table_cells(encoder: TableEncoder, row_D: Tensor) -> list[list[str]]:
 
 
 def decoded_number(value: float, mean: float, std: float) -> str:
-    """value · std + mean, to a millionth of std: float32 keeps no more."""
-    decimals = 6 - math.floor(math.log10(std))
-    return f"{round(value * std + mean, decimals):.12g}"
+    """value · std + mean, by the fewest digits that float32 does not tell apart once encoded."""
+    number = exact = value * std + mean
+    for digits in range(1, MOST_DIGITS + 1):
+        number = float(f"{exact:.{digits}g}")
+        if abs((number - mean) / std - value) <= abs(value) * ROUNDING:
+            break
+    return f"{number:.{MOST_DIGITS}g}"
 
 
 def _checked(entry: dict[str, Any]) -> dict[str, Any]:
