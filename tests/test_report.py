@@ -32,7 +32,7 @@ from mlnt.report.download import (
     packed,
 )
 from mlnt.report.findings import Confusion, Findings, read_findings
-from mlnt.report.matrix import Cell, make_matrix
+from mlnt.report.matrix import Cell, make_matrix, short_name
 from mlnt.report.page import class_keys, embedded
 from mlnt.runs import RunFolder
 from report_runs import HOSTILE, large_report, make_run
@@ -389,6 +389,19 @@ class TestWords:
     def test_spread(self, rate: float, interval: list[float] | None, text: str) -> None:
         assert words.spread(rate, interval) == text
 
+    @pytest.mark.parametrize(("epochs", "together"), [(1, 1), (2, 2), (3, 3), (20, 3)])
+    def test_epochs_together(self, epochs: int, together: int) -> None:
+        rows = [{"iteration": i, "best_epoch": epochs} for i in (0, 1, 2)]
+        summary = {"filters": [{"after_iteration": 1}], "models": rows}
+        assert words.epochs_together(summary) == together
+        assert words.epochs_together({**summary, "filters": []}) == 0
+
+    def test_long_names_are_cut_in_the_middle(self, tmp_path: Path) -> None:
+        assert short_name("class number 3") == "class number 3"
+        assert short_name("class number 17") == "class n…ber 17"
+        make_run(tmp_path, ["class number 17", "class number 18"])
+        assert report_of(tmp_path).count(">class n…ber 18</bdi></th>") == 2
+
     def test_small_ones(self) -> None:
         assert [words.percent(v) for v in (0, 3.84, 9.96, 38.2)] == ["0 %", "3.8 %", "10 %", "38 %"]
         assert [words.duration(v) for v in (0.42, 21.4, 250, 7500)] == [
@@ -516,6 +529,13 @@ class TestGallery:
             [["sepal", "6.3"]],
             [["sepal", "0.1"]],
         ]
+
+    def test_columns_come_back_as_they_were_written(self) -> None:
+        texts = [f"{value:.4f}" for value in np.random.default_rng(0).normal(0.3, 0.9, 500)]
+        values = np.array(texts, np.float64)[:, None]
+        encoder = TableEncoder.fit(values, ["x"])
+        found = [gallery.table_cells(encoder, row)[0][1] for row in encoder.encode(values)]
+        assert [float(text) for text in found] == [float(text) for text in texts]
 
     @pytest.mark.parametrize(
         ("low", "high", "found"),

@@ -18,8 +18,7 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.oddities import few_of, odd_classes, span
 from mlnt.defaults import without_effect
 from mlnt.models import usual_model
-from mlnt.progress import EPOCHS_TOGETHER
-from mlnt.report.words import noise_in_words
+from mlnt.report.words import epochs_together, noise_in_words
 from mlnt.schedule import has_last
 from mlnt.texts import one_line, visible
 from mlnt.training import Stage, Watcher, model_name
@@ -205,9 +204,9 @@ def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
 def result_table(summary: dict[str, Any]) -> Table:
     """One row per model and iteration: best epoch by validation, and last epoch."""
     caption = None
-    if summary["filters"]:
+    if (together := epochs_together(summary)) > 1:
         first = summary["filters"][0]["after_iteration"] + 1
-        caption = f"validation from iteration {first} on: mean of {EPOCHS_TOGETHER} epochs"
+        caption = f"validation from iteration {first} on: mean of {together} epochs"
     table = Table(title=_noise_title(summary["noise"]), caption=caption)
     table.add_column("model", no_wrap=True)
     for heading in ("best epoch", "validation", "test (best)", "test (last)"):

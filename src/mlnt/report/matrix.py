@@ -9,6 +9,7 @@ from mlnt.report.findings import Findings
 
 MOST_CLASSES = 20
 HEAT_LEVELS = 9  # as many as page.css has
+LONGEST_NAME = 14  # characters for which page.css has room
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ class Matrix:
     def is_long(self) -> bool:
         """Then the headings of its columns stand upright."""
         return max(map(len, self.names)) > 3
+
+
+def short_name(name: str) -> str:
+    """For a heading: cut in the middle, for `class number 17` differs from others at its end."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    behind = LONGEST_NAME // 2 - 1
+    return f"{name[: LONGEST_NAME - 1 - behind]}…{name[-behind:]}"
 
 
 def make_matrix(findings: Findings, transition: list[list[float]] | None) -> Matrix:

@@ -21,7 +21,7 @@ from mlnt.config import fields_by_name
 from mlnt.report import charts, words
 from mlnt.report.download import file_name, label_cells, label_header, next_training, packed
 from mlnt.report.findings import Findings, OfClass
-from mlnt.report.matrix import make_matrix
+from mlnt.report.matrix import make_matrix, short_name
 from mlnt.training import model_name
 
 BINS = 40
@@ -69,6 +69,7 @@ def render(
             panels=panels,
             chart=charts,
             part=charts.measured_part(metrics),
+            together=words.epochs_together(summary),
             keys=class_keys(findings.classes),
             keys_are_names=keys_are_names(findings.classes),
             source=config.get("source", {}),
@@ -98,6 +99,7 @@ def _template() -> jinja2.Template:
         percent=words.percent,
         times=words.times,
         duration=words.duration,
+        short_name=short_name,
     )
     return environment.get_template("page.html.jinja")
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.findings import Confusion, Findings
 
 
@@ -47,6 +48,16 @@ def confused_most(findings: Findings) -> tuple[Confusion, int] | None:
     # The most frequent of many pairs is above the mean by chance; four deviations are not chance.
     stands_out = often >= 5 and often > usual + 4 * math.sqrt(usual)
     return (found[0], often) if stands_out else None
+
+
+def epochs_together(summary: dict[str, Any]) -> int:
+    """Of how many epochs the validation of led iterations is the mean: fewer where a stage had
+    fewer; 0 without any."""
+    if not summary["filters"]:
+        return 0
+    first = summary["filters"][0]["after_iteration"]
+    led = [row["best_epoch"] for row in summary["models"] if row["iteration"] > first]
+    return min(EPOCHS_TOGETHER, max(led, default=0))
 
 
 def times(count: int) -> str:
