@@ -24,7 +24,8 @@ from mlnt import cli
 from mlnt.data.known import NAMED
 from mlnt.errors import Stopped
 from mlnt.label_issues import read_label_issues
-from mlnt.terminal import PlainConsole, chosen_line, issues_table
+from mlnt.terminal import PlainConsole, TerminalProgress, chosen_line, issues_table
+from mlnt.training import Stage
 from small_runs import leave_out_reports, shorten_digits
 
 QUICK = ["--epochs", "2", "--sets", "2", "--iterations", "2"]
@@ -357,6 +358,22 @@ def test_spread_by_hand() -> None:
     # mean 3, standard deviation 2, standard error 2 / sqrt(3)
     assert str(Spread((1.0, 3.0, 5.0))) == "3.00 ± 1.15"
     assert str(Spread((2.0,))) == "2.00"
+
+
+@pytest.mark.parametrize(("width", "words"), [(80, "6/9"), (140, "1234 ms/step")])
+def test_a_line_of_progress_fits(width: int, words: str) -> None:
+    console = PlainConsole(file=io.StringIO(), width=width, force_terminal=True)
+    progress = TerminalProgress(console)  # as it is drawn, but by hand
+    progress.stage_begins(Stage("mlnt", 3), 9, steps=10, done=5)
+    figures = {name: {"validation": 91.25} for name in ("student", "teacher")}
+    progress.epoch_ends({"epoch": 6, "step_ms": 1234.0, "waiting_share": 0.2, **figures})
+    plain = PlainConsole(file=io.StringIO(), width=width)
+    plain.print(progress.progress.get_renderable())
+    shown = plain.file.getvalue()
+    assert words in shown
+    assert "validation: student  91.2 teacher  91.2" in shown
+    assert shown.rstrip().endswith("--:--"), "the time left, not yet known"
+    assert "…" not in shown
 
 
 def test_why_a_model_is_chosen_that_validates_lower() -> None:

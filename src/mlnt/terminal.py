@@ -26,6 +26,9 @@ from mlnt.training import Stage, Watcher, model_name
 SHOWN_CLASSES = 20
 FEW_SAMPLES, FEW_IN_ALL = 10, 200
 IMBALANCE = 50
+# Characters of a line of progress: what a stage is called, `120/120` and `1:23:45` with four gaps,
+# accuracies of two models, and the bar, which gives way on a narrow terminal.
+DESCRIPTION, COUNT_AND_TIME, FIGURES, LONGEST_BAR = 17, 18, 39, 20
 WIDEST = 10_000  # characters: into a file or a pipe a table goes as wide as it is
 
 
@@ -64,9 +67,10 @@ class TerminalProgress(Watcher):
 
     def __init__(self, console: Console, asked: Collection[str] = ()) -> None:
         self.console, self.asked = console, asked
+        self.bar = BarColumn(bar_width=LONGEST_BAR)
         self.progress = Progress(
-            TextColumn("{task.description:<17}"),
-            BarColumn(bar_width=20),
+            TextColumn(f"{{task.description:<{DESCRIPTION}}}"),
+            self.bar,
             TextColumn("{task.fields[epoch]}/{task.total:.0f}"),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(compact=True),
@@ -74,6 +78,7 @@ class TerminalProgress(Watcher):
             disable=not console.is_terminal,
         )
         self.steps = 1
+        self.room = FIGURES
 
     def __enter__(self) -> "TerminalProgress":
         self.progress.start()
@@ -102,6 +107,9 @@ class TerminalProgress(Watcher):
 
     def stage_begins(self, stage: Stage, epochs: int, steps: int, done: int) -> None:
         self.steps, self.stage, self.epochs = steps, stage, epochs
+        beside = self.console.width - max(DESCRIPTION, len(stage.name)) - COUNT_AND_TIME
+        self.bar.bar_width = min(max(beside - FIGURES, 1), LONGEST_BAR)
+        self.room = beside - self.bar.bar_width
         # Counted in epochs, advanced by steps: a long epoch moves too.
         self.task = self.progress.add_task(
             stage.name, total=epochs, completed=done, epoch=done, figures=""
@@ -119,8 +127,10 @@ class TerminalProgress(Watcher):
         text = f"{row['step_ms']:.0f} ms/step  {_figures(row)}"
         if "waiting_share" in row:
             text += f"  waiting for data {100 * row['waiting_share']:.0f} %"
+        # Cut, a line would lose the time left, which stands at its end.
+        shown = text if len(text) <= self.room else _figures(row)
         self.done = row["epoch"] * self.steps  # the first epoch may have been under way before
-        self.progress.update(self.task, completed=row["epoch"], epoch=row["epoch"], figures=text)
+        self.progress.update(self.task, completed=row["epoch"], epoch=row["epoch"], figures=shown)
         if row["epoch"] == self.epochs and not self.console.is_terminal:
             self.console.print(f"{self.stage.name}: {_epochs(self.epochs)}, {text}", soft_wrap=True)
 
