@@ -129,7 +129,9 @@ class TestPictures:
         with (run / "label_issues.csv").open() as file:
             samples = {row["sample"] for row in csv.DictReader(file)}
         assert samples == {f"train/{row}" for row in range(48)}
-        assert mlnt.predict(run, picture_set).accuracy == 100
+        predicted = mlnt.predict(run, picture_set)
+        assert (predicted.accuracy, predicted.part) == (100, "test")
+        assert mlnt.predict(run, picture_set / "validation").part == ""
         assert mlnt.predict(run, picture_set / "validation").predicted[1] == "zebra"
         assert command(["predict", str(run), str(picture_set / "unsupervised")]) == 0
         captured = capsys.readouterr()

@@ -249,7 +249,13 @@ def test_a_folder_by_class_and_predictions(
     captured = capsys.readouterr()
     tested = len(list((data / "test").rglob("*.jpg")))
     assert len(captured.out.splitlines()) == 1 + tested
+    assert f"of {data} the part test alone was predicted\n" in captured.err
     assert "agrees with the labels of the data" in captured.err
+    assert mlnt.predict(run, data / "train").part == ""
+    (data / "test").rename(tmp_path / "test")
+    assert mlnt.predict(run, data).part == "", "all there is"
+    (data / "val" / "class 0").mkdir(parents=True)
+    assert mlnt.predict(run, data).part == "train"
 
 
 def test_further_pictures_are_of_the_part_that_is_wanted(tmp_path: Path) -> None:

@@ -251,6 +251,9 @@ def predict(
         words = f"{len(result.predicted) - unread} predictions{less} in {out}"
         console.print(words, soft_wrap=True)
     errors = PlainConsole(stderr=True)
+    if result.part:
+        words = f"of {data} the part {result.part} alone was predicted"
+        errors.print(one_line(words), soft_wrap=True)
     for path, reason in result.faults.items():
         errors.print(one_line(f"not read: {path} ({reason})"), soft_wrap=True)
     if result.accuracy is not None:

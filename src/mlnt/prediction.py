@@ -1,7 +1,7 @@
 """`mlnt.predict`: what the model of a run says of other data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.config import settings_from
+from mlnt.data.cifar10 import find_cifar10
 from mlnt.data.encoding import Encoder, TextEncoder, encoder_from_json
+from mlnt.data.fashion_mnist import has_idx_files
+from mlnt.data.folders import SPLITS
+from mlnt.data.huggingface import is_saved_dataset
 from mlnt.data.image_files import ImageFiles
+from mlnt.data.known import NAMED
 from mlnt.data.oddities import other_range
 from mlnt.data.picture_sets import has_pictures, pictures_to_predict
 from mlnt.data.pictures import printable
+from mlnt.data.saved_splits import open_splits
 from mlnt.data.sources import Source, fitting, read
 from mlnt.data.tables import is_table
 from mlnt.device import pick_device, weight_type
@@ -34,6 +40,7 @@ class Prediction:
     faults: Mapping[str, str] = field(default_factory=dict)  # pictures not read: path and reason
     unknown: tuple[str, ...] = ()  # labels of the data that are no class of the run, each once
     notes: tuple[str, ...] = ()  # what is odd about the data
+    part: str = ""  # of data that is divided, the one that was predicted: train, validation, test
 
 
 def predict(
@@ -87,8 +94,9 @@ def predict(
         for index in inputs.unreadable():  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
     notes = tuple(other_range(inputs, encoder, "these"))
+    part = _part_of(data, samples or ())
     return Prediction(
-        classes, predicted, probabilities_NC, correct, samples, faults, unknown, notes
+        classes, predicted, probabilities_NC, correct, samples, faults, unknown, notes, part
     )
 
 
@@ -98,6 +106,25 @@ def _are_pictures(
     if encoder.kind != "image" and is_table(Path(data)):
         return False  # it is read by the columns of the training data, whatever stands beside them
     return has_pictures(data, label_column, text_column)
+
+
+def _part_of(data: Source, samples: Sequence[str]) -> str:
+    """Of data that is divided, the part that was read: test, or train where it has none."""
+    if not isinstance(data, str | Path):
+        return ""
+    path = Path(data)
+    if data in NAMED or find_cifar10(path) is not None or has_idx_files(path):
+        return "test"
+    if not path.is_dir():
+        return ""
+    if is_saved_dataset(path):
+        splits, _ = open_splits(path)
+        return "" if len(splits) == 1 else "test" if "test" in splits else "train"
+    folders = [entry.name for entry in path.iterdir() if entry.is_dir() and entry.name in SPLITS]
+    read = {Path(sample).parts[0] for sample in samples}
+    return (
+        SPLITS[read.pop()] if len(folders) > 1 and len(read) == 1 and read <= SPLITS.keys() else ""
+    )
 
 
 def load_model(
