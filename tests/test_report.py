@@ -35,7 +35,8 @@ from mlnt.report.findings import Confusion, Findings, read_findings
 from mlnt.report.matrix import Cell, make_matrix, short_name
 from mlnt.report.page import class_keys, embedded
 from mlnt.runs import RunFolder
-from report_runs import HOSTILE, large_report, make_run
+from mlnt.terminal import doubts
+from report_runs import HOSTILE, large_report, make_issues, make_run
 
 VOID = {"meta", "link", "input", "img", "br"}
 
@@ -388,6 +389,24 @@ class TestWords:
     )  # fmt: skip
     def test_spread(self, rate: float, interval: list[float] | None, text: str) -> None:
         assert words.spread(rate, interval) == text
+
+    @pytest.mark.parametrize(
+        ("agreement", "interval", "is_said"),
+        [(31.0, [55.0, 79.0], True), (31.0, [66.0, 70.0], False), (70.0, [0.0, 58.0], False),
+         (31.0, None, False), (None, [55.0, 79.0], False)],
+    )  # fmt: skip
+    def test_a_weak_network_is_doubted(
+        self, agreement: float | None, interval: list[float] | None, is_said: bool, tmp_path: Path
+    ) -> None:
+        issues = make_issues(200, 2).in_words("ab")
+        make_run(tmp_path, "ab", label_issues={**issues, "noise_interval": interval})
+        path = tmp_path / "summary.json"
+        summary = json.loads(path.read_text())
+        summary["models"][1]["validation"] = agreement
+        path.write_text(json.dumps(summary))
+        said = "the model agrees with only 31 % of the held-out labels"
+        assert (said in report_of(tmp_path)) == is_said
+        assert any(said in line for line in doubts(summary)) == is_said
 
     @pytest.mark.parametrize(("epochs", "together"), [(1, 1), (2, 2), (3, 3), (20, 3)])
     def test_epochs_together(self, epochs: int, together: int) -> None:

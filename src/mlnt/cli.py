@@ -34,7 +34,7 @@ from mlnt.terminal import (
     PlainConsole,
     TerminalProgress,
     chosen_line,
-    hardly_learnt_line,
+    doubts,
     issues_table,
     noise_line,
     result_table,
@@ -170,8 +170,8 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
         f"({summary['checkpoints']['percent']:.1f} % for checkpoints)",
         soft_wrap=True,
     )
-    if line := hardly_learnt_line(summary):
-        console.print(visible(one_line(line)), soft_wrap=True)
+    for line in doubts(summary):
+        console.print(one_line(line), soft_wrap=True)
     if unreadable := summary.get("unreadable_pictures"):
         pictures = "picture" if unreadable == 1 else "pictures"
         words = f"{unreadable:,} {pictures} could not be read: see {FAULTS}"
@@ -296,9 +296,10 @@ def issues(
         rows = read_label_issues(folder.file(LABEL_ISSUES), top)
         table = issues_table(rows, f"most suspicious labels of {run}")
         summary = folder.read_json(SUMMARY)
-        line = noise_line(summary)
+        lines = [noise_line(summary), *doubts(summary)]
     (console if console.is_terminal else PlainConsole(width=WIDEST)).print(table)
-    console.print(line, soft_wrap=True)
+    for line in lines:
+        console.print(one_line(line), soft_wrap=True)
 
 
 @app.command()

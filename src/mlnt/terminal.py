@@ -18,7 +18,7 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.oddities import few_of, odd_classes, span
 from mlnt.defaults import without_effect
 from mlnt.models import usual_model
-from mlnt.report.words import epochs_together, noise_in_words
+from mlnt.report import words
 from mlnt.schedule import has_last
 from mlnt.texts import one_line, visible
 from mlnt.training import Stage, Watcher, model_name
@@ -214,7 +214,7 @@ def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
 def result_table(summary: dict[str, Any]) -> Table:
     """One row per model and iteration: best epoch by validation, and last epoch."""
     caption = None
-    if (together := epochs_together(summary)) > 1:
+    if (together := words.epochs_together(summary)) > 1:
         first = summary["filters"][0]["after_iteration"] + 1
         caption = f"validation from iteration {first} on: mean of {together} epochs"
     table = Table(title=_noise_title(summary["noise"]), caption=caption)
@@ -246,21 +246,22 @@ def chosen_line(summary: dict[str, Any]) -> str:
     return f"chosen: {model_name(chosen['method'], chosen['model'], chosen['iteration'])}{why}"
 
 
-def hardly_learnt_line(summary: dict[str, Any]) -> str | None:
-    names = summary["label_issues"].get("hardly_learnt")
-    if not names:
-        return None
-    return (
-        f"mind: nearly all labels of {few_of(names)} are flagged; rather the model has hardly "
-        "learnt them, and says little about their labels"
-    )
+def doubts(summary: dict[str, Any]) -> Iterator[str]:
+    """What speaks against taking the estimate at its word."""
+    if doubt := words.doubt(summary):
+        yield f"mind: {doubt}"
+    if names := summary["label_issues"].get("hardly_learnt"):
+        yield (
+            f"mind: nearly all labels of {few_of(names)} are flagged; rather the model has hardly "
+            "learnt them, and says little about their labels"
+        )
 
 
 def noise_line(summary: dict[str, Any]) -> str:
     """How many labels are wrong as estimated, and how many can be pointed at."""
     issues = summary["label_issues"]
     return (
-        f"about {noise_in_words(issues)} of the {summary['labels']:,} labels look wrong; "
+        f"about {words.noise_in_words(issues)} of the {summary['labels']:,} labels look wrong; "
         f"{issues['flagged']:,} are flagged"
     )
 

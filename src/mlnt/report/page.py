@@ -53,9 +53,10 @@ def render(
             embedded=embedded(review_data(config, findings, gallery, file)),
             config=config,
             summary=summary,
-            chosen=_chosen(summary),
+            chosen=words.chosen_row(summary),
             findings=findings,
             headline=words.headline(findings, summary),
+            doubt=words.doubt(summary),
             confused=words.confused_most(findings),
             confusions=findings.confusions()[:SHOWN_CONFUSIONS],
             by_class=shown_classes(by_class),
@@ -182,15 +183,6 @@ def shown_classes(rows: list[OfClass]) -> list[OfClass]:
     if len(rows) <= MOST_ROWS:
         return rows
     return sorted(rows, key=lambda row: -row.flagged)[:MOST_ROWS]
-
-
-def _chosen(summary: dict[str, Any]) -> dict[str, Any]:
-    """The row of the deployed model."""
-    keys = ("method", "iteration", "model")
-    for row in summary["models"]:
-        if all(row[key] == summary["chosen"][key] for key in keys):
-            return row
-    raise ValueError("the chosen model is not among the models")
 
 
 def _settings(values: dict[str, Any], reasons: dict[str, str]) -> list[tuple[str, Any, str]]:

@@ -7,6 +7,10 @@ from typing import Any
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.findings import Confusion, Findings
 
+# Percent of the held-out labels; points between the ends of the interval. Where labels are wrong
+# so often that nobody could agree with more of them, a network that has learnt is not vague.
+LITTLE_AGREEMENT, VAGUE = 50, 15
+
 
 def headline(findings: Findings, summary: dict[str, Any]) -> str:
     """How many labels look wrong: as estimated, which may be more than were flagged."""
@@ -31,6 +35,31 @@ def spread(rate: float, interval: Sequence[float] | None) -> str:
     if half <= rate and (is_centred or round(rate - low) == round(high - rate)):
         return f" ± {half:.0f} %" if rate >= 9.95 and half >= 0.95 else f" ± {percent(half)}"
     return f" ({percent(low)} to {percent(high)})"
+
+
+def chosen_row(summary: dict[str, Any]) -> dict[str, Any]:
+    """The figures of the deployed model."""
+    keys = ("method", "iteration", "model")
+    for row in summary["models"]:
+        if all(row[key] == summary["chosen"][key] for key in keys):
+            return row
+    raise ValueError("the chosen model is not among the models")
+
+
+def doubt(summary: dict[str, Any]) -> str:
+    """Where the model knows so little that its errors may have been counted as wrong labels."""
+    interval: Sequence[Any] = summary["label_issues"].get("noise_interval") or (None,)
+    agreement = chosen_row(summary)["validation"]
+    if None in (*interval, agreement):
+        return ""
+    low, high = interval
+    if agreement >= LITTLE_AGREEMENT or high - low < VAGUE:
+        return ""
+    return (
+        f"the model agrees with only {percent(agreement)} of the held-out labels, and the estimate "
+        "is vague: errors of a weak network may be counted as wrong labels (see “A weak network” "
+        "in docs/label-issues.md)"
+    )
 
 
 def confused_most(findings: Findings) -> tuple[Confusion, int] | None:
