@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,22 @@ def test_the_samples_of_a_reason_are_those_that_train() -> None:
     prepared, _ = prepare(data, chosen.settings)
     assert len(prepared.train) == 226
     assert chosen.reasons["epochs"].startswith("each of 226 samples")
+
+
+def test_samples_that_repeat_others_are_counted_rightly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are held out together, and more or fewer than a share of the rows."""
+    lines = [f"{i},{i % 3},{'yes' if i % 2 else 'no'}" for i in (i // 3 for i in range(250))]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *lines]))
+    command(["train", str(tmp_path / "t.csv"), "--minutes", "0", "--out", str(tmp_path / "run")])
+    said = capsys.readouterr().out
+    numbers = re.findall(r"(\d+) rows of numbers|: (\d+) samples are|each of (\d+) samples", said)
+    trained = {number for found in numbers for number in found if number}
+    assert len(numbers) == 3
+    assert len(trained) == 1
+    expected = choose_settings(mlnt.open_dataset(tmp_path / "t.csv"), CPU, None, {})
+    assert trained.pop() not in expected.reasons["epochs"], "or this test says nothing"
 
 
 def test_what_the_user_says_comes_first() -> None:

@@ -126,6 +126,7 @@ def train(
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
     prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
+    by_data = by_data.for_samples(len(prepared.train))
     _check_same_everywhere(prepared, world)
     run = None
     if out is not None and world.leads:

@@ -6,7 +6,7 @@ user says comes first.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,16 @@ OF_PICTURES = ("crop_padding", "flip", "cutout")  # settings that other data hav
 class Chosen:
     settings: Settings
     reasons: Mapping[str, str]  # by the setting's name
+
+    def for_samples(self, count: int) -> "Chosen":
+        """The same, with as many samples in its reasons as there turned out to be to train on:
+        repetitions are held out together, so they may be a few more or fewer than expected."""
+        words = {
+            "batch_size": _why_batch_size(count),
+            "epochs": _why_epochs(self.settings.epochs, count),
+        }
+        reasons = {name: words.get(name, why) for name, why in self.reasons.items()}
+        return replace(self, reasons=reasons)
 
 
 def preset_for(dataset: Dataset) -> str:
@@ -85,13 +95,12 @@ def _derived(
     largest = max(2, samples // FEWEST_STEPS)
     if usual.batch_size > largest:
         size = 2 ** int(math.log2(largest))
-        found["batch_size"] = (size, f"{samples} samples are to make {FEWEST_STEPS} steps at least")
+        found["batch_size"] = (size, _why_batch_size(samples))
     few, many = EPOCHS
     epochs = round(usual.epochs * math.sqrt(PRESET_SAMPLES[preset] / samples))
     epochs = min(max(epochs, few), many)
     if epochs != usual.epochs:
-        seen = epochs * samples
-        found["epochs"] = (epochs, f"each of {samples:,} samples is seen so often, {seen:,} in all")
+        found["epochs"] = (epochs, _why_epochs(epochs, samples))
     side = min(dataset.encoder.shape[-2:]) if dataset.kind == "image" else 0
     if isinstance(dataset.train.inputs, ImageFiles):
         side = usual.image_size
@@ -101,3 +110,11 @@ def _derived(
         found["model"] = ("pooled_conv", f"pictures of {side} pixels, on a CPU")
         found["sets"] = (1, "on a CPU, where more steps are worth more than more label sets")
     return found
+
+
+def _why_batch_size(samples: int) -> str:
+    return f"{samples:,} samples are to make {FEWEST_STEPS} steps at least"
+
+
+def _why_epochs(epochs: int, samples: int) -> str:
+    return f"each of {samples:,} samples is seen so often, {epochs * samples:,} in all"
