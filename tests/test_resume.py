@@ -448,6 +448,15 @@ def test_data_that_have_moved_are_named_again(
     assert "give no others" in capsys.readouterr().err
 
 
+def test_labels_under_a_key_of_a_file_are_found_again(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", X=np.arange(160.0).reshape(80, 2), y=np.arange(80) % 2)
+    np.savez(tmp_path / "labels.npz", mine=np.arange(80) % 2)
+    words = ["--labels", f"{tmp_path / 'labels.npz'}:mine", "--epochs", "1", "--iterations", "1"]
+    run = str(tmp_path / "run")
+    assert command(["train", str(tmp_path / "x.npz"), *words, "--minutes", "0", "--out", run]) == 0
+    assert command(["train", "--resume", run]) == 0
+
+
 def test_two_processes_do_not_train_into_one_folder(tmp_path: Path) -> None:
     refused = pytest.raises(InputError, match=rf"another process \({os.getpid()}\) is training")
     with RunFolder(tmp_path / "run").locked(), refused:

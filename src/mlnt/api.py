@@ -273,7 +273,8 @@ def resume_run(
 def _check_there(source: Mapping[str, str | None], folder: str | Path) -> None:
     """Raise InputError where a run goes on with a file that somebody has moved or removed."""
     for name, place in source.items():
-        if place is not None and Path(place).is_absolute() and not exists(Path(place)):
+        files = [place, place.rpartition(":")[0]] if place else []  # labels may be FILE:KEY
+        if place and Path(place).is_absolute() and not any(exists(Path(f)) for f in files if f):
             where = "DATA" if name == "data" else f"DATA --{name.replace('_', '-')} PLACE"
             raise InputError(
                 f"{folder} was begun with {name}={place}, which is no longer there; say where it "

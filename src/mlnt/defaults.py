@@ -21,8 +21,6 @@ FEWEST_STEPS = 8  # of an epoch: with fewer there is little to average
 PRESET_SAMPLES = {"image": 1200, "table": 1200, "text": 2000}  # of the data they were made with
 EPOCHS = (4, 60)  # fewest and most
 LARGE_SIDE = 32  # pixels; of smaller images small_conv sees enough
-
-
 OF_PICTURES = ("crop_padding", "flip", "cutout")  # settings that other data have no use for
 
 

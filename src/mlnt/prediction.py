@@ -40,7 +40,7 @@ class Prediction:
     faults: Mapping[str, str] = field(default_factory=dict)  # pictures not read: path and reason
     unknown: tuple[str, ...] = ()  # labels of the data that are no class of the run, each once
     notes: tuple[str, ...] = ()  # what is odd about the data
-    part: str = ""  # of data that is divided, the one that was predicted: train, validation, test
+    part: str = ""  # of divided data the one that was predicted: test, or train
 
 
 def predict(
@@ -120,11 +120,10 @@ def _part_of(data: Source, samples: Sequence[str]) -> str:
     if is_saved_dataset(path):
         splits, _ = open_splits(path)
         return "" if len(splits) == 1 else "test" if "test" in splits else "train"
-    folders = [entry.name for entry in path.iterdir() if entry.is_dir() and entry.name in SPLITS]
+    folders = {entry.name for entry in path.iterdir() if entry.is_dir()} & SPLITS.keys()
     read = {Path(sample).parts[0] for sample in samples}
-    return (
-        SPLITS[read.pop()] if len(folders) > 1 and len(read) == 1 and read <= SPLITS.keys() else ""
-    )
+    is_one_of_several = len(folders) > 1 and len(read) == 1 and read <= folders
+    return SPLITS[read.pop()] if is_one_of_several else ""
 
 
 def load_model(

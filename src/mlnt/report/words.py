@@ -57,7 +57,7 @@ def doubt(summary: dict[str, Any]) -> str:
         return ""
     return (
         f"the model agrees with only {percent(agreement)} of the held-out labels, and the estimate "
-        "is vague: errors of a weak network may be counted as wrong labels (see “A weak network” "
+        'is vague: errors of a weak network may be counted as wrong labels (see "A weak network" '
         "in docs/label-issues.md)"
     )
 
