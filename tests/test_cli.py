@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
 from PIL import Image
 from rich.text import Text
 from safetensors.torch import load_file
+from sklearn.datasets import load_digits
 
 import mlnt
 from mlnt import cli
@@ -95,6 +97,16 @@ def test_predict_writes_classes_and_probabilities(
     assert total == pytest.approx(1, abs=1e-4)
     assert cli.run(["predict", str(run_folder), "digits", "--out", str(out)]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_predict_notes_images_of_another_scale(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = load_digits().images[:50]
+    for factor, is_noted in ((1, False), (1 / 255, True)):
+        np.savez(tmp_path / "images.npz", X=images * factor)
+        assert cli.run(["predict", str(run_folder), str(tmp_path / "images.npz")]) == 0
+        assert ("mind: these images have values from" in capsys.readouterr().err) == is_noted
 
 
 def test_best_model_is_the_one_in_the_table(run_folder: Path) -> None:

@@ -262,6 +262,8 @@ def predict(
         name = visible(one_line(result.unknown[0]))
         words = f"not compared with the labels of the data: {name!r} is no class of this run"
         errors.print(words, soft_wrap=True)
+    for note in result.notes:
+        errors.print(f"mind: {one_line(note)}", soft_wrap=True)
 
 
 def _shown_cell(text: str) -> str:
