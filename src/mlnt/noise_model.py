@@ -7,7 +7,7 @@ cats are called dogs it rightly expects cats to be called dogs.
        hardly those of thirty neighbours.
     2. p̄ᵢ = Σ_c qᵢ_c a_c solved for qᵢ, where the anchor a_c is the mean of p̄ over the labels of
        class c that look best: what the network says of a sample that is surely c. That is half of
-       its labels, or less where fewer look right at all: of a rare class most may be wrong.
+       its labels, or less where fewer look like the best: of a rare class most may be wrong.
     3. qᵢ ∝ qᵢ^(1/t), and labels arise by p(y | i) = Σ_c qᵢ_c T_cy, with the most likely T.
     4. p(c | i, yᵢ) ∝ qᵢ_c T_c,yᵢ; the label is wrong with probability 1 − p(yᵢ | i, yᵢ), which
        gives the noise rate.
@@ -221,15 +221,18 @@ def mean_of(values_NC: Tensor, places_NK: Tensor) -> Tensor:
 def anchors(smooth_NC: Tensor, labels_N: Tensor) -> Tensor:
     """What is said of samples surely of each class [C, C]: the mean over its best labels.
 
-    Those are the better half of them, or as many as look right, if fewer.
+    Those are the better half of them; fewer where the others look like samples of other labels
+    rather than like the best tenth, and that tenth at least.
     """
     classes = smooth_NC.shape[1]
     anchors_CC = torch.eye(classes, dtype=smooth_NC.dtype, device=smooth_NC.device)
     for number in labels_N.unique().tolist():
-        of_class = smooth_NC[labels_N == number]
-        look_right = int((of_class.argmax(1) == number).sum())
-        least, most = (int(s * len(of_class)) for s in (LEAST_ANCHOR_SHARE, ANCHOR_SHARE))
-        count = max(1, min(max(look_right, least), most))
+        of_class, of_others = smooth_NC[labels_N == number], smooth_NC[labels_N != number, number]
+        own_N = of_class[:, number].sort(descending=True).values
+        least, most = (max(1, int(s * len(own_N))) for s in (LEAST_ANCHOR_SHARE, ANCHOR_SHARE))
+        usual = of_others.mean() if len(of_others) else 0.0
+        like_best = int((own_N > (own_N[:least].mean() + usual) / 2).sum())
+        count = min(max(like_best, least), most)
         best = of_class[of_class[:, number].topk(count).indices]
         trust = count**2 / (count**2 + FEW_LABELS**2)
         anchors_CC[number] = trust * best.mean(0) + (1 - trust) * anchors_CC[number]
