@@ -72,3 +72,22 @@ def test_memory_that_must_not_be_written(shape: tuple[int, ...], kind: type) -> 
     finally:
         torch.set_warn_always(False)
     assert not array.flags.writeable
+
+
+def test_columns_without_names_go_by_their_order(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    labels = (rows[:, 0] > 0).astype(int)
+    run = tmp_path / "run"
+    named = pandas.DataFrame(rows, columns=["a", "b", "c"])
+    mlnt.train((named, labels), out=run, epochs=1, iterations=1)
+    expected = mlnt.predict(run, rows).probabilities
+    assert torch.equal(mlnt.predict(run, pandas.DataFrame(rows)).probabilities, expected)
+    # What is no class of the run is not compared with, as in a table on disk.
+    found = mlnt.predict(run, named.assign(label=labels + 0.5))
+    assert torch.equal(found.probabilities, expected)
+    assert set(found.unknown) == {"0.5", "1.5"}
+
+
+def test_no_columns_at_all() -> None:
+    with pytest.raises(mlnt.InputError, match=r"no samples|no columns"):
+        mlnt.open_dataset(pandas.DataFrame(), labels=[])

@@ -198,3 +198,15 @@ def test_the_example_can_be_typed_into_a_shell(classes: tuple[str, ...], hint: s
 def test_noise_misspelt(text: str, message: str) -> None:
     with pytest.raises(mlnt.InputError, match=message):
         parse_noise(text, CLASSES)
+
+
+def test_scalars_of_torch_are_numbers() -> None:
+    labels_N = torch.tensor([0, 1, 2, 3] * 5)
+    generator = torch.Generator().manual_seed(0)
+    found = mlnt.symmetric_noise(labels_N, 0.5, labels_N.max() + 1, generator)
+    generator.manual_seed(0)
+    assert torch.equal(found, mlnt.symmetric_noise(labels_N, 0.5, 4, generator))
+    moved = mlnt.asymmetric_noise(labels_N, 1.0, {1: torch.tensor(2)})
+    assert moved.tolist() == [0, 2, 2, 3] * 5
+    features_BD = torch.randn(20, 2, generator=generator)
+    assert mlnt.synthetic_labels(labels_N, features_BD, sets=torch.tensor(3)).shape == (3, 20)

@@ -82,3 +82,11 @@ def test_pictures_to_predict_need_no_labels(folder: Path, content: str) -> None:
     found = mlnt.predict(folder / "run", folder / "new.csv")
     assert (found.samples, found.accuracy) == (["red/1.PNG"], None)
     assert mlnt.predict(folder / "run", data).accuracy is not None
+
+
+def test_labels_may_look_like_pictures(folder: Path) -> None:
+    place = table(folder, "a,b,label")
+    rows = "".join(f"{n},{n % 3},{'x.png' if n % 2 else 'y.png'}\n" for n in range(12))
+    place.write_text("a,b,label\n" + rows)
+    found = mlnt.open_dataset(place)
+    assert (found.kind, found.classes) == ("table", ("x.png", "y.png"))

@@ -438,7 +438,9 @@ def test_data_that_have_moved_are_named_again(
     Path("changed.csv").write_text(text.replace("0,0,no", "0,0,yes", 1))
     places = ["--test-data", "moved-test.csv", "--resume", "run"]
     assert command(["train", "changed.csv", *places]) == 2
-    assert "samples or labels, or their order, have changed since" in capsys.readouterr().err
+    assert "samples, labels or their order have changed since" in capsys.readouterr().err
+    assert command(["train", "moved.csv", *places, "--true-labels", "moved.csv"]) == 2
+    assert "run was begun without true_labels" in capsys.readouterr().err
     assert command(["train", "moved.csv", *places, "--minutes", "0"]) == 0
     capsys.readouterr()
     assert command(["train", "--resume", "run"]) == 0, "the new places are remembered"

@@ -41,3 +41,14 @@ def test_a_class_may_be_called_runs(folder: Path) -> None:
     (folder / "a").rename(folder / "runs")
     (folder / "runs" / "config.json").write_text("{}")
     assert image_folder_parts(folder).classes == ("b", "runs")
+
+
+def test_a_class_with_a_run_in_it_stays_one(folder: Path) -> None:
+    for place in ("a/my-run", "b/below/my-run"):
+        (folder / place).mkdir(parents=True)
+        for name in ("config.json", "metrics.jsonl"):
+            (folder / place / name).write_text("")
+        Image.new("RGB", (8, 8)).save(folder / place / "curves.png")
+    parts = image_folder_parts(folder)
+    assert parts.classes == ("a", "b")
+    assert len(parts.train.paths) == 24, "the curves are no samples"

@@ -262,6 +262,8 @@ def resume_run(
         settings_from(settings)
     if is_imported(settings["model"]) and changes.get("model") != settings["model"]:
         raise InputError(f"{folder} was begun with a network of your own; name it: --model NAME")
+    if added := [name for name in moved or {} if source.get(name) is None]:
+        raise InputError(f"{folder} was begun without {added[0]}; only what has moved can be named")
     settings |= changes
     source |= moved or {}
     _check_there(source, folder)

@@ -1,5 +1,6 @@
 """What callers of the library hand over: rows of numbers of many kinds, generators."""
 
+import operator
 import reprlib
 from typing import Any
 
@@ -28,6 +29,14 @@ def as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
 def in_one_line(value: Any) -> str:
     """A short form of it: an array takes several lines."""
     return " ".join(reprlib.repr(value).split())
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number from 1 on: an int, or a scalar of NumPy or torch."""
+    try:
+        return operator.index(value) >= 1
+    except TypeError:
+        return False
 
 
 def check_generator(generator: Any) -> None:

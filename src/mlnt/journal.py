@@ -26,7 +26,8 @@ MACHINE = ("device", "workers", "engine", "graph", "deterministic", "checkpoint_
 DATA_CHANGED = {
     "classes": "the classes are others now",
     "samples": "there are more samples now, or fewer",
-    "fingerprint": "samples or labels, or their order, have changed since",
+    "fingerprint": "samples, labels or their order have changed since, or this version "
+    "of mlnt reads them otherwise",
 }
 SHARE, END_SHARE = 0.005, 0.009  # of the time for checkpoints; for those at the end of a stage
 

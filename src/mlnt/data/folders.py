@@ -112,19 +112,24 @@ def _is_file(entry: os.DirEntry[str], inside: str) -> bool:
 
 
 def holds_runs(folder: str | Path) -> bool:
-    """Whether it is a run folder or has some in it, as `runs` has where mlnt was started.
+    """Whether it is a run folder or holds nothing else, as `runs` does where mlnt was started.
 
-    The curves in it are pictures, but no samples.
+    The curves in it are pictures, but no samples. A folder of samples stays one, with a run in it.
     """
+    if _is_run(folder):
+        return True
     try:
         with os.scandir(folder) as found:
-            below = [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+            entries = list(found)
     except OSError:
         return False  # it is listed once more, and said then
-    return any(
-        all(os.path.isfile(os.path.join(place, name)) for name in (CONFIG, METRICS))
-        for place in (folder, *below)
-    )
+    below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    has_pictures = any(entry.name.lower().endswith(EXTENSIONS) for entry in entries)
+    return bool(below) and not has_pictures and all(map(_is_run, below))
+
+
+def _is_run(folder: str | Path) -> bool:
+    return all(os.path.isfile(os.path.join(folder, name)) for name in (CONFIG, METRICS))
 
 
 def _folders(folder: Path, of_runs: bool = False) -> list[os.DirEntry[str]]:

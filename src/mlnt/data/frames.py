@@ -22,10 +22,13 @@ def part_frame(
 ) -> tuple[Any, Any]:
     """(samples, labels or None); `features` and `further` as in `read_table`."""
     header = [str(name) for name in frame.columns]
+    if not any(isinstance(name, str) and name != LABEL_NAME for name in frame.columns):
+        features = ()  # numbers are no names: such columns go by their order, as an array's do
     label = _find_label(header, label_column, features, further)
     labels = None if label is None else frame.iloc[:, label]
-    if further and labels is not None and labels.isna().all():
-        labels = None
+    if further and labels is not None:
+        # By name, as those of a table: whether they are classes of the training data is seen later.
+        labels = None if labels.isna().all() else [str(name) for name in labels]
     if text_column is not None and (text_column in header or not further):
         if text_column not in header:
             raise InputError(unknown_column(text_column, header, "the data frame"))

@@ -23,7 +23,7 @@ LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 MOST_BYTES = 2**28  # a hundred times CIFAR-10N's file
 MOST_FRACTIONS = 20  # labels with fractions that may be classes, if they have
-SAMPLES_OF_FRACTION = 10  # so many samples each
+SAMPLES_OF_FRACTION = 4  # so many samples each
 
 _WITH_KEY = re.compile(r"(?P<file>.+\.(?:npz|pt)):(?P<key>.+)", re.IGNORECASE | re.DOTALL)
 _WHOLE = re.compile(r"-?[0-9]{1,100}")

@@ -4,7 +4,7 @@ Every function takes labels as a tensor or an array and returns the same kind.
 """
 
 import io
-import numbers
+import operator
 import re
 import shlex
 import warnings
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mlnt.arguments import as_tensor, check_generator, in_one_line
+from mlnt.arguments import as_tensor, check_generator, in_one_line, is_count
 from mlnt.errors import InputError, check_share, did_you_mean
 from mlnt.files import read_file
 
@@ -231,15 +231,19 @@ def _classes_in(mapping: Any) -> list[int]:
     if not named:
         raise InputError("mapping is empty; give pairs such as {3: 5, 5: 3}")
     for number in named:
-        if not isinstance(number, numbers.Integral):
-            raise InputError(f"mapping holds class numbers such as {{3: 5}}, got {number!r}")
+        try:
+            operator.index(number)
+        except TypeError:
+            raise InputError(
+                f"mapping holds class numbers such as {{3: 5}}, got {number!r}"
+            ) from None
     if min(named) < 0:
         raise InputError(f"mapping holds classes, which start at 0, got {min(named)}")
-    return named
+    return [operator.index(number) for number in named]
 
 
 def _checked(labels: Any, classes: int | None = None) -> Tensor:
-    if classes is not None and not (isinstance(classes, numbers.Integral) and classes >= 1):
+    if classes is not None and not is_count(classes):
         raise InputError(f"classes must be a whole number from 1 on, got {classes!r}")
     labels_N = as_tensor(labels, "labels", CLASS_NUMBERS).cpu()
     if labels_N.ndim != 1 or labels_N.is_floating_point() or labels_N.is_complex():

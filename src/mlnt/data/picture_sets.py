@@ -68,7 +68,7 @@ def table_parts(path: Path, label_column: str | None, further: bool = False) -> 
         if "://" in name:
             raise InputError(
                 f"{path}: row {row} has an address ({name[:80]!r}); fetch the pictures and write "
-                "their paths below the table's folder, or name a text column"
+                "their paths below the table's folder"
             )
         if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name:
             raise InputError(f"{path}: row {row} leads out of its folder ({name[:80]!r})")

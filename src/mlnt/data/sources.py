@@ -315,6 +315,11 @@ def fitting(raw: Raw, encoder: Encoder, what: str) -> Raw:
         return raw
     if encoder.columns == unnamed(len(raw.columns)):
         return raw  # they can only go by their order
+    if encoder.columns == unnamed(len(encoder.columns)):
+        raise InputError(
+            f"{what} data has {len(raw.columns)} columns ({few_of(raw.columns)}), the training "
+            f"data had {len(encoder.columns)}, without names"
+        )
     places = known_columns(raw.columns, encoder.columns, f"{what} data")
     if places is None:
         raise InputError(

@@ -80,7 +80,8 @@ def _in_order(labels: list[str], numbers: Sequence[str], name: str, path: Path) 
 def read_picture_paths(path: Path, label_column: str | None, further: bool = False) -> Table | None:
     """The paths of pictures that a table names, and their labels; None if it names none."""
     header, rows = _read_rows(path)
-    column = _find_paths(header, rows, label_column, path)
+    label = _find_label(header, label_column, (), path, further=True)
+    column = _find_paths(header, rows, label, path)
     if column is None:
         return None
     label = _find_label(header, label_column, (), path, further)
@@ -91,24 +92,21 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
 
 
 def _find_paths(
-    header: list[str], rows: list[list[str]], label_column: str | None, path: Path
+    header: list[str], rows: list[list[str]], label: int | None, path: Path
 ) -> int | None:
-    """The column of paths of pictures, whatever its name; of several the one that has a usual one.
+    """The column of paths of pictures, whatever its name, if not that of the labels; of several
+    the one that has a usual name.
 
     The name of a class is often part of a path: learnt from as words, it would tell all labels.
     """
-    lowered = ["" if name == label_column else name.lower() for name in header]
+    lowered = ["" if i == label else name.lower() for i, name in enumerate(header)]
     usual = (lowered.index(name) for name in PATH_NAMES if name in lowered)
     column = next((i for i in usual if is_picture_path(rows[0][i])), None)
     if column is not None:
         return column
     first = rows[:LOOKED_AT_FIRST]  # of most columns there is no need to look at all cells
     likely = [i for i in range(len(header)) if any(is_picture_path(row[i]) for row in first)]
-    holding = [
-        i
-        for i in likely
-        if header[i] != label_column and are_picture_paths([row[i] for row in rows])
-    ]
+    holding = [i for i in likely if i != label and are_picture_paths([row[i] for row in rows])]
     if len(holding) > 1:
         names = ", ".join(header[i] for i in holding)
         raise InputError(
@@ -120,7 +118,7 @@ def _find_paths(
 
 def named_columns(header: list[str], features: Sequence[str] = ()) -> list[int]:
     """All columns but those without a name; a saved index has but the one that pandas gives."""
-    begin = 1 if header[0] == SAVED_INDEX and SAVED_INDEX not in features else 0
+    begin = 1 if header[:1] == [SAVED_INDEX] and SAVED_INDEX not in features else 0
     return [i for i in range(begin, len(header)) if header[i]]
 
 

@@ -19,7 +19,7 @@ from mlnt.meta.plain import CONSISTENCIES, Gradients
 from mlnt.meta.wrapped import as_written, unwrapped
 from mlnt.values import check_setting
 
-SUM_TOLERANCE = 0.02  # of probabilities in half precision
+SUM_TOLERANCE, ROUNDING = 0.02, 1e-6  # of probabilities: in half precision, of differences
 NO_SECOND_DERIVATIVE = ("derivative for", "double backward")  # how PyTorch says so
 
 
@@ -58,6 +58,7 @@ def meta_gradient(
     if not callable(target):
         target = as_tensor(target, "target", "probabilities [B, C]").to(device)
         _check_probabilities(target)
+        target = target.clamp(min=0)
     return gradient_by_engine(
         model, inputs, synthetic_MB, target, alpha, order, engine, consistency, rows
     )
@@ -161,7 +162,7 @@ def _check_probabilities(target_BC: Tensor) -> None:
     if target_BC.device.type != "cpu" or target_BC.ndim != 2:
         return  # looking would wait for a GPU; `_check_shapes` tells of the shape
     off_B = (target_BC.double().sum(dim=1) - 1).abs()
-    if not ((target_BC >= 0).all() and (off_B <= SUM_TOLERANCE).all()):
+    if not ((target_BC >= -ROUNDING).all() and (off_B <= SUM_TOLERANCE).all()):
         raise InputError(
             "each row of target must hold probabilities, none negative or NaN, that sum to 1; "
             "logits become such by .softmax(dim=1)"

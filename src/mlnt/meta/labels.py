@@ -4,14 +4,13 @@ Axes: M sets, B batch, K neighbours, D features.
 """
 
 import math
-import numbers
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mlnt.arguments import as_tensor, check_generator
+from mlnt.arguments import as_tensor, check_generator, is_count
 from mlnt.config import Settings
 from mlnt.errors import InputError, check_share
 
@@ -82,7 +81,7 @@ def _check(labels_B: Tensor, features: Tensor, sets: int, rho: float, neighbours
     if features.device.type == "cpu" and not features.isfinite().all():
         raise InputError("features must be finite: of NaN or infinity nobody is a neighbour")
     check_share("rho", rho)
-    if not all(isinstance(n, numbers.Integral) and n >= 1 for n in (sets, neighbours)):
+    if not (is_count(sets) and is_count(neighbours)):
         raise InputError(
             f"sets and neighbours must be whole numbers and at least 1, got {sets!r} and "
             f"{neighbours!r}"
