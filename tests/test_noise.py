@@ -89,7 +89,7 @@ def test_labels_are_taken_by_position_whatever_holds_them(labels: Any) -> None:
 
 
 def test_labels_of_pandas_with_another_index() -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="the noise functions do not need pandas")
     labels = pandas.Series([0, 1, 2], index=[7, 8, 9])
     assert mlnt.asymmetric_noise(labels, 1.0, {0: 1, 2: 0}).tolist() == [1, 1, 0]
     assert mlnt.asymmetric_noise(labels.astype("Int64"), 1.0, {0: 1}).tolist() == [1, 1, 2]

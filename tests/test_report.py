@@ -392,9 +392,14 @@ class TestWords:
 
     @pytest.mark.parametrize(
         ("agreement", "interval", "is_said"),
-        [(31.0, [55.0, 79.0], True), (31.0, [66.0, 70.0], False), (70.0, [0.0, 58.0], False),
-         (31.0, None, False), (None, [55.0, 79.0], False)],
-    )  # fmt: skip
+        [
+            (31.0, [55.0, 79.0], True),
+            (31.0, [66.0, 70.0], False),
+            (70.0, [0.0, 58.0], False),
+            (31.0, None, False),
+            (None, [55.0, 79.0], False),
+        ],
+    )
     def test_a_weak_network_is_doubted(
         self, agreement: float | None, interval: list[float] | None, is_said: bool, tmp_path: Path
     ) -> None:

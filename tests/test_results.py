@@ -237,8 +237,16 @@ def test_the_command_of_a_run_is_the_one_it_was_begun_with(
     Path("own").mkdir()
     for name in ("train", "test", "true"):
         Path(f"own/{name}.csv").write_text("\n".join(["a,b,kind", *lines]))
-    words = ["train", "own/train.csv", "--test-data", "own/test.csv", "--true-labels",
-             "own/true.csv", "--label-column", "kind"]  # fmt: skip
+    words = [
+        "train",
+        "own/train.csv",
+        "--test-data",
+        "own/test.csv",
+        "--true-labels",
+        "own/true.csv",
+        "--label-column",
+        "kind",
+    ]
     quick = {"epochs": 1, "sets": 1, "iterations": 1, "batch_size": 32}
     options = [text for name, value in quick.items() for text in (f"--{name}", str(value))]
     options = [text.replace("_", "-") for text in options]

@@ -80,11 +80,10 @@ def _in_order(labels: list[str], numbers: Sequence[str], name: str, path: Path) 
 def read_picture_paths(path: Path, label_column: str | None, further: bool = False) -> Table | None:
     """The paths of pictures that a table names, and their labels; None if it names none."""
     header, rows = _read_rows(path)
-    label = _find_label(header, label_column, (), path, further=True)
+    label = _find_label(header, label_column, (), path, further)
     column = _find_paths(header, rows, label, path)
     if column is None:
         return None
-    label = _find_label(header, label_column, (), path, further)
     labels = _labels(rows, label, path, further)
     others = (i for i in named_columns(header) if i not in (column, label))
     paths = [row[column].strip() for row in rows]
