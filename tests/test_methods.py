@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import mlnt
+from mlnt import recipes
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.data.prepare import prepare
@@ -446,6 +447,28 @@ def test_joint_optimization_corrects_the_labels_of_the_digits(digits: Dataset) -
     second = SoftCrossEntropy(SmallConv(1, 10), settings, first.soft_labels_NC)
     result = learn(digits, settings, second, generator)
     assert result.best.last > 88, "nothing wrong left to memorise"
+
+
+@pytest.mark.parametrize("truth_is_known", [True, False])
+def test_joint_optimization_is_told_the_true_shares_where_known(
+    truth_is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of each class, until half of the first is called the third: 1/6, 1/3, 1/2."""
+    told = []
+
+    class Told(JointOptimization):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            told.append(self.prior_C)
+
+    monkeypatch.setattr(recipes, "JointOptimization", Told)
+    truth = torch.arange(120) % 3
+    given = torch.where((truth == 0) & (torch.arange(120) % 2 == 0), 2, truth)
+    rows = F.one_hot(truth, 3) + 0.01 * torch.arange(120)[:, None]
+    data = mlnt.open_dataset((rows, given), true_labels=truth if truth_is_known else None)
+    mlnt.train(data, method="joint_optimization", epochs=1, validation_share=0.5)
+    expected = [1 / 3, 1 / 3, 1 / 3] if truth_is_known else [1 / 6, 1 / 3, 1 / 2]
+    assert told[0].tolist() == pytest.approx(expected, abs=0.02)
 
 
 def steps_of(name: str, dataset: Dataset, **changes: Any) -> Steps:

@@ -154,7 +154,7 @@ def test_the_recipe_is_the_papers(tree: Path, tmp_path: Path) -> None:
     settings = training.settings
     assert (settings.lr, settings.alpha, settings.eta, settings.tau) == (8e-4, 0.02, 8e-4, 0.3)
     assert (settings.batch_size, settings.weight_decay) == (32, 1e-3)
-    assert settings.flip
+    assert not settings.flip
     assert len(training.history) == 4
     deep = mlnt.train(tree, model="resnet18", iterations=1, **small)
     assert (deep.settings.lr, deep.settings.batch_size) == (settings.lr, settings.batch_size)

@@ -218,7 +218,8 @@ def test_commands_that_no_experiment_has(tmp_path: Path) -> None:
         "mlnt reproduce table1 --data CIFAR10 --cells mlnt/symmetric-0.5 --seeds 4 "
         "--set model=resnet50 --set weights=imagenet --set alpha=0.02 --set eta=0.0008 "
         "--set tau=0.3 --set epochs=3 --set batch_size=32 --set lr=0.0008 --set weight_decay=0.001 "
-        f"--set fall_at=1 --set warmup={2000 / 93_750} --set crop_padding=0",
+        f"--set fall_at=1 --set warmup={2000 / 93_750} --set crop_padding=0 "
+        "--set flip=False",
         "mlnt train CIFAR10 --preset cifar10-fast --noise matrix:t.csv --validation noisy "
         "--method mlnt --seed 0",
         "mlnt train CIFAR10 --preset cifar10 --noise symmetric:0.2 --validation clean "

@@ -295,7 +295,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "clothing1m": {
         "model": "resnet50",
         "weights": "imagenet",
-        "flip": True,
         "epochs": 3,
         "batch_size": 32,
         "lr": 0.0008,

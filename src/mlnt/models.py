@@ -119,7 +119,11 @@ class PreActBlock(nn.Module):
 
 
 class PreActResNet32(nn.Module):
-    """The paper's network for CIFAR-10: three groups of five blocks, widths 32, 64, 128."""
+    """PreAct ResNet-32, as the paper calls its network for CIFAR-10: three groups of five blocks.
+
+    The paper gives no widths; 32, 64 and 128 are those of the authors of Joint Optimization, to
+    whose figures it compares.
+    """
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()

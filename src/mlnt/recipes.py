@@ -185,10 +185,12 @@ class Recipe:
         lr_share, alpha, beta = JOINT[kind]
         # The rate stays high while labels are corrected: a falling one would fit them as they are.
         settings = replace(usual, fall="step", fall_at=1.0, lr=usual.lr * lr_share)
-        labels_N, count = trainer.train.labels, len(self.classes)
-        # The method asks for the distribution of the true classes. That of the given labels is
-        # the best guess there is; with balanced classes it is the uniform one of the publication.
-        prior_C = torch.bincount(labels_N, minlength=count).double() / len(labels_N)
+        train, count = trainer.train, len(self.classes)
+        labels_N, true_N = train.labels, train.true_labels
+        # The method asks for the shares of the true classes. Where nobody knows them, those of the
+        # given labels are the best guess there is.
+        known_N = labels_N if true_N is None else true_N
+        prior_C = torch.bincount(known_N, minlength=count).double() / len(known_N)
         joint = JointOptimization(
             self.new_model(), settings, labels_N, count, prior_C, alpha=alpha, beta=beta
         )

@@ -65,7 +65,8 @@ def open_dataset(
                   folder of pictures by class, or of CIFAR-10, Fashion-MNIST or Clothing1M; (X, y);
                   a data frame with a label column
     labels        other labels for the training data: FILE, FILE.npz:KEY, FILE.pt:KEY, a sequence
-    true_labels   the correct labels, where an experiment knows them; used for reporting alone
+    true_labels   the correct labels, where an experiment knows them; for the report, and
+                  for the methods that are told them: forward_true, cnn_crf, joint_optimization
     validation, test  further data in any of these forms
     """
     known = find_known(source, download)

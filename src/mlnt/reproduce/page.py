@@ -43,7 +43,8 @@ OPENING = "# Results\n\nMade by `mlnt results` "  # by which a page is known to 
 INTRODUCTION = f"""\
 {OPENING}from the files in `{{results}}/`; docs/results.md says how. Test accuracy in %,
 mean ± standard error over n seeds. best: at the epoch chosen by validation; last: after the last
-epoch. A run of MLNT is a cross-entropy network and three iterations; minutes are those of all.
+epoch. A run of MLNT is a cross-entropy network and three iterations, unless its heading says
+otherwise; minutes are those of all.
 Where there is a line for contrastive features, which are learnt without labels, all networks begin
 with them, cross entropy as well, unless it says otherwise; the paper's begin with random weights.
 """
@@ -56,7 +57,8 @@ minutes: the mean over the runs that had their GPU to themselves; shared: no run
 RAN = """\
 ## What was run
 
-Number of seeds by the fast schedule, + by the paper's own. Every run of MLNT holds cross entropy.
+Number of seeds by the fast schedule, + by the paper's own; runs with other settings, as their
+headings say, are not counted. Every run of MLNT holds cross entropy.
 """
 FACTS = """\
 ## Each run
