@@ -16,8 +16,8 @@ cats are called dogs it rightly expects cats to be called dogs.
        odds are then multiplied by what makes their mean the noise rate.
 
 Where q doubts, either the sample is hard and its label right, or the label is noise. The
-temperature t=1 takes all doubt for the former, t→0 for the latter: the two ends bound the noise
-rate, and t=1/2 lies between. (The upper end is that of the held-out labels alone where the network
+temperature t=1 takes all doubt for the former, t→0 for the latter: the noise rate lies between the
+two ends, give or take what chance and the model's own errors make, and t=1/2 lies between. (The upper end is that of the held-out labels alone where the network
 has learnt the others by heart.) Noise put in by a program does not care how hard a sample is;
 people are wrong where it is hard, and where it is a little harder a little more often. That can be
 seen among samples that q hardly doubts, and says which end is nearer: see `doubt_is_noise`.
@@ -46,6 +46,10 @@ WARINESS = 3.0
 # CIFAR-10N with their true labels in view: see docs/label-issues.md.
 RISE_OF_PEOPLE, RISE_OF_DOUBT = 1 / 6, 0.5
 RISE_SPREAD = 0.04  # how different it is in different data: a larger standard error says little
+
+# Share of the labels: of 33 runs whose true noise was known, eight had it beyond the two ends and
+# chance, by 0.7 % of the labels at most (docs/label-issues.md). No network is exact.
+BEYOND_THE_ENDS = 0.01
 
 SURELY, FEWEST_TO_TELL = 2.0, 30  # standard errors; held-out labels
 LEAST_EXPECTED = 1e-4  # probability of a label: one that nobody expected must not decide alone
@@ -109,7 +113,7 @@ def judge(
     posterior_NC, transition_CC = _posterior(mixture_NC, labels_N, TEMPERATURE)
     lean = doubt_is_noise(mixture_NC, _wrong(posterior_NC, labels_N), held_out_N, middle)
     rate = middle + abs(2 * lean - 1) * ((high if lean > 0.5 else low) - middle)
-    chance = 2 * math.sqrt(_variance(rate, len(labels_N)))
+    margin = 2 * math.sqrt(_variance(rate, len(labels_N))) + BEYOND_THE_ENDS
     # What was learnt by heart looks right. Held-out labels tell how much more may be wrong; or how
     # hard the samples are, so that the estimate itself does not follow them.
     high = max(high, rate, noise_rate(mixture_NC, labels_N, held_out_N, HARD, trust))
@@ -127,7 +131,7 @@ def judge(
         wrong=wrong_N,
         transition=transition_CC,
         noise_rate=rate,
-        noise_interval=(max(0.0, min(low, rate) - chance), min(1.0, high + chance)),
+        noise_interval=(max(0.0, min(low, rate) - margin), min(1.0, high + margin)),
     )
 
 

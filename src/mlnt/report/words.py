@@ -9,7 +9,7 @@ from mlnt.report.findings import Confusion, Findings
 
 # Percent of the held-out labels; points between the ends of the interval. Where labels are wrong
 # so often that nobody could agree with more of them, a network that has learnt is not vague.
-LITTLE_AGREEMENT, VAGUE = 50, 15
+LITTLE_AGREEMENT, VAGUE = 50, 17
 
 
 def headline(findings: Findings, summary: dict[str, Any]) -> str:
