@@ -353,5 +353,5 @@ class TestDamage:
 
 def test_a_package_that_is_missing(picture_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(mlnt.InputError, match=r"pyarrow .*pip install 'mlnt\[huggingface\]'"):
+    with pytest.raises(mlnt.InputError, match=r"pyarrow .*pip install pyarrow"):
         read_saved(picture_set)

@@ -126,6 +126,7 @@ def train(
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
     prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
+    del dataset  # what was held out of it is a copy: the original need not stay in memory
     by_data = by_data.for_samples(len(prepared.train))
     _check_same_everywhere(prepared, world)
     run = None

@@ -277,7 +277,8 @@ def _package(name: str) -> Any:
             return importlib.import_module(name)
     except Exception as error:  # one built for another numpy may raise anything
         raise InputError(
-            f"{name} cannot be used here ({first_line(error)}); pip install 'mlnt[export]'"
+            f"{name} cannot be used here ({first_line(error)}); export needs it: "
+            "pip install onnx onnxruntime onnxscript"
         ) from None
 
 

@@ -30,14 +30,16 @@ def write_filtered(path: Path, kept: Kept, dataset: Dataset) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for place in places.tolist():
+        columns = (
+            values[places].tolist() for values in (came_N, labels_N, mentor_N, given_N, highest_N)
+        )
+        for index, given, mentor, *probabilities in zip(*columns, strict=True):
             writer.writerow(
                 [
-                    int(came_N[place]),
-                    harmless(dataset.classes[int(labels_N[place])]),
-                    harmless(dataset.classes[int(mentor_N[place])]),
-                    f"{float(given_N[place]):.6f}",
-                    f"{float(highest_N[place]):.6f}",
+                    index,
+                    harmless(dataset.classes[given]),
+                    harmless(dataset.classes[mentor]),
+                    *(f"{probability:.6f}" for probability in probabilities),
                 ]
             )
 

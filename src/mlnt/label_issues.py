@@ -190,16 +190,20 @@ def write_label_issues(
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for row, position in enumerate(issues.positions.tolist()):
+        columns = (
+            issues.positions, issues.given, issues.suggested,
+            issues.given_probability, issues.suggested_probability, issues.score,
+        )  # fmt: skip
+        for position, given, suggested, *numbers in zip(
+            *(c.tolist() for c in columns), strict=True
+        ):
             writer.writerow(
                 [
                     position,
                     sample(position),
-                    harmless(classes[int(issues.given[row])]),
-                    harmless(classes[int(issues.suggested[row])]),
-                    f"{float(issues.given_probability[row]):.6f}",
-                    f"{float(issues.suggested_probability[row]):.6f}",
-                    f"{float(issues.score[row]):.6f}",
+                    harmless(classes[given]),
+                    harmless(classes[suggested]),
+                    *(f"{number:.6f}" for number in numbers),
                     {True: "yes", False: "no", None: ""}[kept[position]],
                 ]
             )

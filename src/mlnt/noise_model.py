@@ -17,10 +17,11 @@ cats are called dogs it rightly expects cats to be called dogs.
 
 Where q doubts, either the sample is hard and its label right, or the label is noise. The
 temperature t=1 takes all doubt for the former, t→0 for the latter: the noise rate lies between the
-two ends, give or take what chance and the model's own errors make, and t=1/2 lies between. (The upper end is that of the held-out labels alone where the network
-has learnt the others by heart.) Noise put in by a program does not care how hard a sample is;
-people are wrong where it is hard, and where it is a little harder a little more often. That can be
-seen among samples that q hardly doubts, and says which end is nearer: see `doubt_is_noise`.
+two ends, give or take what chance and the model's own errors make, and t=1/2 lies between. (The
+upper end is that of the held-out labels alone where the network has learnt the others by heart.)
+Noise put in by a program does not care how hard a sample is; people are wrong where it is hard, and
+where it is a little harder a little more often. That can be seen among samples that q hardly
+doubts, and says which end is nearer: see `doubt_is_noise`.
 
 Axes: N samples, H of them held out, R searched for neighbours, K neighbours, C classes, D features.
 """

@@ -37,8 +37,8 @@ def _add_inputs(digest: "hashlib._Hash", split: Split) -> None:
     if not isinstance(inputs, ImageFiles):
         digest.update(inputs.contiguous().numpy().data.cast("B"))
         return
-    for index in range(len(inputs)):
-        digest.update(inputs.paths[index].encode("utf-8", "surrogatepass"))
+    for name in inputs.paths:
+        digest.update(name.encode("utf-8", "surrogatepass"))
     for index in range(0, len(inputs), max(1, len(inputs) // SIZED_PICTURES)):
         file = Path(inputs.paths.full(index))
         digest.update(str(file.stat().st_size if exists(file) else None).encode())

@@ -198,5 +198,5 @@ def import_arrow() -> Any:
         return importlib.import_module("pyarrow")
     except Exception as error:  # one built for another numpy may raise anything
         raise InputError(
-            f"pyarrow cannot be used here ({first_line(error)}); pip install 'mlnt[huggingface]'"
+            f"pyarrow cannot be used here ({first_line(error)}); pip install pyarrow"
         ) from None

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TextIO
 
@@ -79,6 +79,9 @@ def _in_order(labels: list[str], numbers: Sequence[str], name: str, path: Path) 
 
 def read_picture_paths(path: Path, label_column: str | None, further: bool = False) -> Table | None:
     """The paths of pictures that a table names, and their labels; None if it names none."""
+    header, rows = _read_rows(path, LOOKED_AT_FIRST)  # most tables name none: enough to see that
+    if not any(is_picture_path(cell) for row in rows for cell in row):
+        return None
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, (), path, further)
     column = _find_paths(header, rows, label, path)
@@ -242,7 +245,7 @@ def _labels(
     return labels
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+def _read_rows(path: Path, most: int | None = None) -> tuple[list[str], list[list[str]]]:
     try:
         with open_text(path, "utf-8-sig") as file:
             text = _lines(file, path)
@@ -252,7 +255,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
             rows = (row for row in every if row)
             header = _checked_header(next(rows, []), path)
             lines = []
-            for number, row in enumerate(rows, start=1):
+            for number, row in enumerate(islice(rows, most), start=1):
                 if len(row) != len(header):
                     raise InputError(
                         f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
