@@ -229,6 +229,18 @@ def test_data_that_is_not_there(
     assert not (tmp_path / "out").exists()
 
 
+def test_cifar10_by_its_name_is_where_it_was_fetched_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLNT_DATA", str(tmp_path))
+    with pytest.raises(InputError, match="allow the download with --download"):
+        places.find_place("table1", EXPERIMENTS["table1"], Path("cifar10"), fast=True)
+    (tmp_path / "data_batch_1.bin").touch()
+    place = places.find_place("table1", EXPERIMENTS["table1"], Path("cifar10"), fast=True)
+    assert place.arguments("symmetric:0.5")["data"] == tmp_path
+
+
 @pytest.mark.parametrize(
     ("what", "change", "message"),
     [

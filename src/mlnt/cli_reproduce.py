@@ -18,7 +18,11 @@ def reproduce_command(
     what: Annotated[str, typer.Argument(help=" | ".join(reproduce.EXPERIMENTS))],
     seeds: Annotated[int, typer.Option(min=1, help="runs with seeds 0, 1, …")] = 5,
     data: Annotated[
-        Path | None, typer.Option(help="folder of the data, or digits: the same in miniature")
+        Path | None,
+        typer.Option(
+            help="folder of the data; cifar10, once mlnt train cifar10 --download has fetched it; "
+            "or digits: the same in miniature"
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the runs \\[runs/WHAT]")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="a short schedule")] = False,

@@ -80,7 +80,7 @@ def run_experiment(
     A cell that is finished already is not run again, so that the same call goes on where an
     earlier one stopped.
 
-    data      folder of the data, or `digits` for the miniature
+    data      folder of the data, `cifar10` if it has been fetched, or `digits` for the miniature
     fast      a short schedule
     cells     a pattern that the names of the cells to run match
     minutes   stops after so many, in the middle of an epoch too

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mlnt.data.array_files import read_npz
-from mlnt.data.cifar10 import find_cifar10
+from mlnt.data.cifar10 import fetch_cifar10, find_cifar10
 from mlnt.data.clothing1m import lists_folder
 from mlnt.data.folders import image_folder_parts
 from mlnt.data.label_files import read_pt
@@ -15,6 +15,7 @@ from mlnt.reproduce.annotators import annotated_digits
 from mlnt.reproduce.experiments import Experiment
 
 MINIATURE = "digits"
+BY_NAME = Path("cifar10")  # where `mlnt train cifar10` has it
 CIFAR10N_FILES = ("cifar10n.npz", "CIFAR-10_human.pt")  # ours, its authors'
 HUMAN_LABELS = {"aggregate": "aggre_label", "random1": "random_label1", "worst": "worse_label"}
 # What --fast changes where there is no fast preset: enough to see the form, not the figures.
@@ -34,6 +35,8 @@ class Place:
 
 def find_place(what: str, experiment: Experiment, data: Path | None, fast: bool) -> Place:
     """The data of an experiment; a folder that does not hold it is refused."""
+    if data == BY_NAME and not data.exists():
+        data = fetch_cifar10()
     if experiment.data == "digits" or (data == Path(MINIATURE) and what != "hausa-news"):
         return _digits(experiment, fast)
     if data is None:
