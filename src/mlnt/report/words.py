@@ -57,8 +57,8 @@ def doubt(summary: dict[str, Any]) -> str:
         return ""
     return (
         f"the model agrees with only {percent(agreement)} of the held-out labels, and the estimate "
-        "is vague: errors of a weak network may be counted as wrong labels; a stronger or pretrained "
-        "network would tell them apart better"
+        "is vague: errors of a weak network may be counted as wrong labels; a stronger or "
+        "pretrained network would tell them apart better"
     )
 
 
