@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -273,6 +274,17 @@ class TestAsOneOfMany:
             torch.testing.assert_close(value, before[name], rtol=0, atol=0)
         made = quick(model=lambda: MLP(4, 3, width=16)).fit(rows, numbers)
         assert made.score(rows, numbers) > 0.8
+
+    def test_threads_do_not_draw_for_each_other(self, irises: tuple) -> None:
+        rows, numbers = irises
+
+        def learn(_: int) -> np.ndarray:
+            return quick().fit(rows, numbers).predict_proba(rows)
+
+        expected = learn(0)
+        with ThreadPoolExecutor(2) as threads:
+            for found in threads.map(learn, range(2)):
+                np.testing.assert_array_equal(found, expected)
 
     def test_random_state(self, irises: tuple) -> None:
         rows, numbers = irises

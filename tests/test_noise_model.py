@@ -66,6 +66,15 @@ class TestParts:
         expected = most_similar([features_ND], 5)[asked_N]
         assert torch.equal(most_similar([features_ND], 5, asked_N), expected)
 
+    def test_of_more_samples_fewer_are_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """At most 20, and 20² / 50 = 8 among 50; 5 at least."""
+        monkeypatch.setattr(noise_model, "SEARCHED", 20)
+        monkeypatch.setattr(noise_model, "FEWEST_SEARCHED", 5)
+        features_ND = torch.randn(200, 3, generator=torch.Generator().manual_seed(1))
+        for count, searched in ((20, 20), (50, 8), (200, 5)):
+            found_NK = most_similar([features_ND[:count]], 4)
+            assert len(found_NK.unique()) == searched
+
     def test_mean_over_places(self) -> None:
         values_NC = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
         found = mean_of(values_NC, torch.tensor([[1, 2], [0, 2], [0, 1]]))

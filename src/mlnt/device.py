@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from mlnt.config import Settings
 from mlnt.errors import InputError, first_line
 
 CUBLAS, STEADY = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+
+ONE_AT_A_TIME = threading.RLock()  # of the threads of this process
 
 BESIDE_TENSORS = 2 * 2**30  # bytes of a GPU: more than CUDA takes for one process
 
@@ -44,10 +47,11 @@ def is_shared(device: torch.device) -> bool:
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     """Within: what uses the process-wide generators (initial weights, dropout) draws from a seed.
 
-    Afterwards they are as they were; those of other devices are not touched.
+    Afterwards they are as they were; those of other devices are not touched. Another thread that
+    would draw from them too, and so change what either draws, waits.
     """
     is_cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if is_cuda else []):
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[device] if is_cuda else []):
         torch.default_generator.manual_seed(seed)
         if is_cuda:
             with torch.cuda.device(device):

@@ -55,7 +55,9 @@ BEYOND_THE_ENDS = 0.01
 SURELY, FEWEST_TO_TELL = 2.0, 30  # standard errors; held-out labels
 LEAST_EXPECTED = 1e-4  # probability of a label: one that nobody expected must not decide alone
 
-SEARCHED = 50_000  # samples among which neighbours are sought: enough, and bounded
+# Samples among which neighbours are sought: all, up to the first number. Of more samples fewer, so
+# that the time for all grows no further, but enough of them (docs/label-issues.md).
+SEARCHED, FEWEST_SEARCHED = 50_000, 10_000
 FITTED = 20_000  # samples that T is found by
 CHUNK = 4_096
 FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
@@ -160,7 +162,8 @@ def most_similar(
     """The places [N, K] of the most similar others, the nearest first: by cosine, or by the sum of
     cosines where several networks describe the samples. Of the places `asked_N`, or of all."""
     count, device = len(features[0]), features[0].device
-    searched_R = _some(count, SEARCHED).to(device)
+    most = min(SEARCHED, max(FEWEST_SEARCHED, SEARCHED**2 // count))
+    searched_R = _some(count, most).to(device)
     neighbours = min(neighbours, len(searched_R) - 1)
     searched_RD = _unit(features, searched_R)
     asked_N = torch.arange(count, device=device) if asked_N is None else asked_N.to(device)
