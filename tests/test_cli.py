@@ -162,7 +162,7 @@ def test_a_table_from_csv_to_predictions(
     assert "look" in said
     chosen = json.loads((tmp_path / "run" / "summary.json").read_text())["chosen"]
     name = f"mlnt {chosen['model']}, iteration {chosen['iteration']}"
-    why = r" \(the last iteration; none before is better by more than chance\)"
+    why = r" \(what came last; nothing before is better by more than chance\)"
     assert re.search(rf"^chosen: {name}({why})?$", said, flags=re.MULTILINE)
     (tmp_path / "new.csv").write_text("a,b\n3,4\n3,0\n")
     assert cli.run(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
@@ -398,7 +398,7 @@ def test_why_a_model_is_chosen_that_validates_lower() -> None:
         "chosen": {**row, "iteration": 2},
     }
     assert chosen_line(summary).endswith(
-        "(the last iteration; none before is better by more than chance)"
+        "(what came last; nothing before is better by more than chance)"
     )
     summary["models"].append({**row, "iteration": 3, "validation": 20.0})
     assert chosen_line(summary) == "chosen: mlnt teacher, iteration 2", "not the last"

@@ -321,7 +321,9 @@ def test_all_networks_begin_with_them(method: str, monkeypatch: pytest.MonkeyPat
     assert not any(first[key].any() for key in differing)
     assert [row["method"] for row in training.history[:2]] == ["contrastive"] * 2
     assert {s.batch_size for s in found.settings.values()} == {64}, "288 samples are few"
-    assert training.summary["chosen"]["method"] == method
+    assert training.history[-1]["method"] == method
+    # One epoch each teaches less than the features hold: what the user gets is the best of all.
+    assert training.summary["chosen"]["method"] == "contrastive"
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,9 @@ class TestChoice:
         stages = answering(1 - right, second, third)
         validation = Split(torch.zeros(samples, 2), right)
         assert choose_stage(stages, validation) is stages[expected]
+        # Gains of 2.0 by 1.4 are clear by one standard error, those of 2.0 by 0.3 by two as well.
+        found = choose_stage(stages, validation, surely=2.0)
+        assert found is stages[1 if samples == 10_000 else 2]
 
     def test_labels_are_read_as_they_arose(self) -> None:
         """600 cats (0) and 400 dogs (1) that look alike; 270 of the cats are called dogs. To call
@@ -198,9 +201,9 @@ class TestChoice:
     ) -> None:
         asked = []
 
-        def spy(stages: Any, validation: Split, kept: Any, world: Any) -> StageResult:
+        def spy(stages: Any, validation: Split, kept: Any, *others: Any) -> StageResult:
             asked.append((list(stages), validation, kept))
-            return choose_stage(stages, validation, kept, world)
+            return choose_stage(stages, validation, kept, *others)
 
         monkeypatch.setattr("mlnt.iterations.choose_stage", spy)
         monkeypatch.setattr("mlnt.recipes.choose_stage", spy)
@@ -211,6 +214,9 @@ class TestChoice:
         for *_, kept in asked[1:]:
             torch.testing.assert_close(kept.transition.sum(1), torch.ones(3, dtype=torch.float64))
         stages, validation, _ = asked[-1]
+        assert [stage.stage.name for stage in stages] == [
+            "cross_entropy", "mlnt iteration 1", "mlnt iteration 2", "mlnt iteration 3",
+        ]  # fmt: skip
         found = [(stage, stage.results[name]) for stage in stages for name in stage.models]
         assert any(result.best_epoch < 8 for _, result in found)
         for stage in stages:

@@ -216,8 +216,9 @@ def choose_stage(
     validation: Split,
     kept: Kept | None = None,
     world: World = ALL_ALONE,
+    surely: float = 1.0,
 ) -> StageResult:
-    """The last iteration, unless an earlier one is better by more than a standard error.
+    """The last stage, unless an earlier one is better by more than so many standard errors.
 
     Every iteration had the better mentor; a small or noisy validation set cannot tell close ones
     apart, but it can tell when an iteration went wrong. Two are compared sample by sample, for they
@@ -231,7 +232,9 @@ def choose_stage(
 
     def is_better(answers_H: Tensor) -> bool:
         return all(
-            _is_clear(right_by(labels_H, answers_H, way) - right_by(labels_H, answers[-1], way))
+            _is_clear(
+                right_by(labels_H, answers_H, way) - right_by(labels_H, answers[-1], way), surely
+            )
             for way in ways
         )
 
@@ -264,9 +267,9 @@ def right_by(labels_H: Tensor, answers_H: Tensor, transition_CC: Tensor | None =
     return torch.linalg.pinv(transition_CC.cpu().double())[labels_H, answers_H]
 
 
-def _is_clear(gain_H: Tensor) -> bool:
-    """Whether its mean is above 0 by more than a standard error."""
-    return len(gain_H) > 1 and bool(gain_H.mean() > (gain_H.var() / len(gain_H)).sqrt())
+def _is_clear(gain_H: Tensor, surely: float) -> bool:
+    """Whether its mean is above 0 by more than so many standard errors."""
+    return len(gain_H) > 1 and bool(gain_H.mean() > surely * (gain_H.var() / len(gain_H)).sqrt())
 
 
 def _answers(stage: StageResult, validation: Split, world: World) -> Tensor:

@@ -59,6 +59,9 @@ from mlnt.training import Stage, StageResult, Trainer
 # entropy. From a reimplementation for CIFAR-10 (YU1ut), whose figures are the publication's. Its
 # first stage has 200 epochs and begins at the 70th; here `last_epochs`, in proportion.
 JOINT = {"symmetric": (0.4, 1.2, 0.8), "asymmetric": (0.15, 0.8, 0.4)}
+# Standard errors: of all stages, cross entropy among them, one has luck with the held-out labels
+# more easily than of two.
+SURELY = 2.0
 CLEAN_SHARE = 0.1  # of the training samples, whose true labels CNN-CRF is told
 
 
@@ -67,7 +70,7 @@ class Result:
     """All that a training produced."""
 
     stages: list[StageResult]
-    chosen: StageResult  # the iteration that the deployed model comes from
+    chosen: StageResult  # that the deployed model comes from
     model: nn.Module  # its best model
     probabilities: Tensor  # [N, C], what that model says of the training samples
     judgement: Judgement  # of the training labels by that model, then of the held-out ones
@@ -257,13 +260,13 @@ def run_recipe(
     method = trainer.settings.method
     recipe = Recipe(trainer, new_model, classes).begun()
     led: Led = getattr(recipe, method)()
-    own_stages = [stage for stage in led.stages if stage.stage.method == method]
-    chosen = choose_stage(own_stages, trainer.validation, led.kept, trainer.world)
+    stages = recipe.stages_of(led)
+    chosen = choose_stage(stages, trainer.validation, led.kept, trainer.world, SURELY)
     model = best_model(chosen)
     probabilities_NC = predict_probabilities(model, trainer.train.inputs, trainer.world)
     judge = led.judge or Judge(trainer.train, trainer.validation, trainer.world)
     return Result(
-        stages=recipe.stages_of(led),
+        stages=stages,
         chosen=chosen,
         model=model,
         kept=led.kept,

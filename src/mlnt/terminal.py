@@ -238,11 +238,11 @@ def result_table(summary: dict[str, Any]) -> Table:
 def chosen_line(summary: dict[str, Any]) -> str:
     """Which model `predict` and `export` take, where colours do not show it."""
     chosen = summary["chosen"]
-    own = [row for row in summary["models"] if row["method"] == chosen["method"]]
-    of_it = [row["validation"] for row in own if row["iteration"] == chosen["iteration"]]
-    is_last = chosen["iteration"] == max(row["iteration"] for row in own)
-    is_below = is_last and max(row["validation"] for row in own) > max(of_it)
-    why = " (the last iteration; none before is better by more than chance)" if is_below else ""
+    stages = [(row["method"], row["iteration"]) for row in summary["models"]]
+    its_stage, rows = (chosen["method"], chosen["iteration"]), summary["models"]
+    of_it = [r["validation"] for r, stage in zip(rows, stages, strict=True) if stage == its_stage]
+    is_below = its_stage == stages[-1] and max(row["validation"] for row in rows) > max(of_it)
+    why = " (what came last; nothing before is better by more than chance)" if is_below else ""
     return f"chosen: {model_name(chosen['method'], chosen['model'], chosen['iteration'])}{why}"
 
 
