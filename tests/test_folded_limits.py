@@ -159,6 +159,20 @@ def test_norms_of_all_kinds(
         assert torch.equal(value, before[name]), name
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_group_norm_behind_frozen_layers(order: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Channels of folded convolutions lie last: PyTorch's own kernel crashes there."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, CLASSES)
+    )
+    model[0].requires_grad_(False)
+    arguments = case(model)
+    folded = folded_meta_gradient(*arguments, order=order)
+    assert not caplog.records
+    assert_agree(folded, plain_meta_gradient(*arguments, order=order))
+
+
 class ViewsByShape(Net):
     def __init__(self) -> None:
         super().__init__(100)

@@ -210,6 +210,10 @@ def group_norm(tape: Tape, target: str, module: Any, x: Any) -> Folded:
         parts += [tape.weight(module.weight), tape.weight(module.bias)]
 
     def function(value: Tensor, *affine: Tensor) -> Tensor:
+        if value.device.type == "cpu" and torch.is_grad_enabled() and not value.requires_grad:
+            # PyTorch's way back crashes on channels that lie last, if it is to give no gradient
+            # at the value, as behind frozen layers.
+            value = value.contiguous()
         times = value.shape[1] // module.num_channels
         weight, bias = [p.to(value.dtype) for p in affine] or (None, None)
         return F.group_norm(value, module.num_groups * times, weight, bias, module.eps)
