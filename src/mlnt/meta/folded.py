@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from mlnt.distributed import WHOLE, Rows
 from mlnt.meta.flat import Layout, merge, split_by_rank
-from mlnt.meta.folding import FoldedNetwork
+from mlnt.meta.folding import FoldedNetwork, oddity_of, settings_of
 from mlnt.meta.plain import CONSISTENCIES, Gradients, check_target, plain_meta_gradient
 from mlnt.meta.tape import CannotFold, Options
 
@@ -32,10 +32,11 @@ log = logging.getLogger("mlnt")
 Target = Tensor | Callable[[], Tensor]
 
 # Tracing takes as long as several steps, so it is kept as long as the network stays what it is:
-# its modules, their modes and hooks, its parameters.
+# its modules, their modes and hooks, its parameters (its kind), and its own code's settings.
 _traced: "weakref.WeakKeyDictionary[nn.Module, dict[Any, FoldedNetwork | None]]"
 _traced = weakref.WeakKeyDictionary()
 TRACES_KEPT = 4
+GIVEN_UP = None  # instead of settings
 
 
 def folded_meta_gradient(
@@ -68,34 +69,38 @@ def folded_meta_gradient(
 
 def folded_network(model: nn.Module) -> FoldedNetwork | None:
     """The traced network as it is now; None if it cannot be folded."""
-    traces, now = _traced.setdefault(model, {}), _signature(model)
-    if now not in traces:
+    traces, (kind, settings) = _traced.setdefault(model, {}), _signature(model)
+    if (kind, GIVEN_UP) in traces:
+        return None
+    if (kind, settings) not in traces:
         while len(traces) >= TRACES_KEPT:
             traces.pop(next(iter(traces)))
         try:
-            traces[now] = FoldedNetwork(model)
+            network = FoldedNetwork(model)
         except CannotFold as obstacle:
             give_up(model, obstacle)
-    return traces[now]
+            return None
+        # A setting that the forward pass does not ask: all that was proven holds.
+        same = [t for (k, _), t in traces.items() if k == kind and t and t.code == network.code]
+        traces[kind, settings] = (same or [network])[0]
+    return traces[kind, settings]
 
 
 def give_up(model: nn.Module, obstacle: CannotFold) -> None:
-    """Say why a network is not folded, and do not try again while it is as it is."""
+    """Say why a network is not folded, and do not try again while it is of this kind."""
     log.warning("folded engine: %s; the plain loop is used instead", obstacle)
-    _traced[model][_signature(model)] = None
+    _traced[model][_signature(model)[0], GIVEN_UP] = None
 
 
-def _signature(model: nn.Module) -> Any:
-    modules = tuple(
-        (
-            name,
-            type(module),
-            module.training,
-            bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks),
-        )
-        for name, module in model.named_modules()
-    )
-    return modules, tuple((name, id(p)) for name, p in model.named_parameters())
+def _signature(model: nn.Module) -> tuple[Any, Any]:
+    """(its kind, its settings)."""
+    modules, settings = [], []
+    for name, module in model.named_modules():
+        modules.append((name, type(module), module.training, oddity_of(module)))
+        if not type(module).__module__.startswith("torch.nn."):
+            settings.append(settings_of(module))  # those of layers are not part of a trace
+    parameters = [(name, id(p)) for name, p in model.named_parameters()]
+    return (tuple(modules), tuple(parameters)), tuple(settings)
 
 
 def _compute(
