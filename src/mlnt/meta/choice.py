@@ -1,8 +1,9 @@
 """Which engine computes a network's meta-gradients fastest: measured once where it is not obvious.
 
-On a CPU the plain loops are as fast, and a choice by the clock would make runs differ in their last
-digits, so it is always they. On a GPU the folded engine wins by far for small images; for large
-networks on large images, where one model fills the GPU alone, it may not.
+On a CPU a choice by the clock would make runs differ in their last digits, so it is always the
+plain loops, which are faster there but for networks without convolutions. On a GPU the folded
+engine wins by far for small images; for large networks on large images, where one model fills the
+GPU alone, it may not.
 """
 
 import gc
