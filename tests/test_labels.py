@@ -140,6 +140,8 @@ def test_arrays_and_lists_are_taken_as_tensors_are() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"rho": "0.5"}, r"rho must be one number in \[0, 1\], got '0.5'"),
+        ({"rho": None}, "rho must be one number .* got None"),
         ({"rho": 50}, r"rho must lie in \[0, 1\], got 50; did you mean 0.5"),
         ({"features": torch.zeros(3, 2)}, "3 rows of features for 8 labels"),
         ({"labels": torch.zeros(8, 2)}, "one axis"),

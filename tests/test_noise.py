@@ -95,6 +95,42 @@ def test_labels_of_pandas_with_another_index() -> None:
     assert mlnt.asymmetric_noise(labels.astype("Int64"), 1.0, {0: 1}).tolist() == [1, 1, 2]
 
 
+def test_mapping_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas", reason="the noise functions do not need pandas")
+    assert mlnt.asymmetric_noise([0, 1, 2], 1.0, pandas.Series({0: 1, 2: 0})).tolist() == [1, 1, 0]
+
+
+def test_classes_that_no_label_has_may_be_in_a_mapping() -> None:
+    mapping = {0: 10**13, 10**12: 2}
+    assert mlnt.asymmetric_noise([0, 1], 1.0, mapping).tolist() == [10**13, 1]
+
+
+def test_no_labels_are_no_labels_of_any_type() -> None:
+    for empty in ([], np.zeros(0), torch.zeros(0)):
+        for noisy in (
+            mlnt.symmetric_noise(empty, 0.5, 3),
+            mlnt.asymmetric_noise(empty, 0.5, {0: 1}),
+            mlnt.transition_noise(empty, np.eye(3)),
+        ):
+            assert torch.as_tensor(noisy).shape == (0,)
+            assert torch.as_tensor(noisy).dtype == torch.long
+
+
+def test_noise_is_drawn_where_the_labels_are_not_on_the_default_device() -> None:
+    labels = torch.arange(3).repeat(5)
+
+    def drawn() -> list[list[int]]:
+        return [
+            mlnt.symmetric_noise(labels, 0.5, 3, seeded()).tolist(),
+            mlnt.asymmetric_noise(labels, 0.5, {0: 1}, seeded()).tolist(),
+            mlnt.transition_noise(labels, np.full((3, 3), 1 / 3), seeded()).tolist(),
+        ]
+
+    expected = drawn()
+    with torch.device("meta"):
+        assert drawn() == expected
+
+
 LABELS = torch.zeros(3, dtype=torch.long)
 
 
@@ -102,6 +138,17 @@ LABELS = torch.zeros(3, dtype=torch.long)
     ("call", "message"),
     [
         (lambda: mlnt.symmetric_noise(LABELS, 50, 3), "got 50; did you mean 0.5"),
+        (
+            lambda: mlnt.symmetric_noise(LABELS, "0.4", 3),
+            r"noise rate must be one number in \[0, 1\], got '0.4'",
+        ),
+        (lambda: mlnt.symmetric_noise(LABELS, None, 3), "one number .* got None"),
+        (
+            lambda: mlnt.asymmetric_noise(LABELS, np.full((2, 1), 0.5), {0: 1}),
+            "one number .* got a",
+        ),
+        (lambda: mlnt.asymmetric_noise(LABELS, torch.ones(2), {0: 1}), "one number .* got tensor"),
+        (lambda: mlnt.symmetric_noise(LABELS, 0.5, True), "classes must be a whole .* got True"),
         (lambda: mlnt.symmetric_noise(LABELS, -0.1, 3), r"in \[0, 1\], got -0.1"),
         (lambda: mlnt.symmetric_noise(LABELS, float("nan"), 3), "got nan"),
         (

@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import reprlib
 from collections.abc import Iterable
 
 LONGEST_WORD, MOST_OPTIONS = 100, 5000
@@ -31,8 +32,13 @@ class Stopped(Exception):
 
 
 def check_share(name: str, value: float) -> None:
-    """Raise InputError unless `value` lies in [0, 1]."""
-    if not 0 <= value <= 1:
+    """Raise InputError unless `value` is a number that lies in [0, 1]."""
+    try:
+        is_share = bool(0 <= value <= 1)
+    except (TypeError, ValueError, RuntimeError):  # a text, None, several numbers
+        got = " ".join(reprlib.repr(value).split())
+        raise InputError(f"{name} must be one number in [0, 1], got {got}") from None
+    if not is_share:
         raise InputError(f"{name} must lie in [0, 1], got {value:g}{percent_hint(value)}")
 
 

@@ -39,8 +39,9 @@ def symmetric_noise(
     check_share("noise rate", rate)
     check_generator(generator)
     labels_N = _checked(labels, classes)
-    replaced_N = torch.rand(len(labels_N), generator=generator) < rate
-    random_N = torch.randint(classes, (len(labels_N),), generator=generator)
+    # The device is named, for torch.set_default_device may have set another.
+    replaced_N = torch.rand(len(labels_N), generator=generator, device="cpu") < rate
+    random_N = torch.randint(classes, (len(labels_N),), generator=generator, device="cpu")
     return _like(labels, torch.where(replaced_N, random_N, labels_N))
 
 
@@ -53,13 +54,12 @@ def asymmetric_noise(
     """With probability `rate` a label of a class in `mapping` becomes the class it maps to."""
     check_share("noise rate", rate)
     check_generator(generator)
-    named = _classes_in(mapping)
+    targets = _targets(mapping)
     labels_N = _checked(labels)
-    classes = 1 + max(int(labels_N.max()) if len(labels_N) else 0, *named)
-    target_C = torch.arange(classes)
-    for source, target in mapping.items():
-        target_C[source] = target
-    replaced_N = torch.rand(len(labels_N), generator=generator) < rate
+    target_C = torch.arange(1 + int(labels_N.max()) if len(labels_N) else 0, device="cpu")
+    for source, target in targets.items():
+        target_C[source : source + 1] = target  # of no label, if it lies beyond them
+    replaced_N = torch.rand(len(labels_N), generator=generator, device="cpu") < rate
     return _like(labels, torch.where(replaced_N, target_C[labels_N], labels_N))
 
 
@@ -222,12 +222,13 @@ def _read_matrix(path: Path, classes: int) -> np.ndarray:
     return matrix
 
 
-def _classes_in(mapping: Any) -> list[int]:
-    """All that it names, sources and targets."""
-    if not isinstance(mapping, Mapping):
+def _targets(mapping: Any) -> dict[int, int]:
+    """What it says, be it a dict or a Series of pandas, in whole numbers."""
+    if not hasattr(mapping, "items"):
         got = in_one_line(mapping)
         raise InputError(f"mapping must be pairs of classes such as {{3: 5, 5: 3}}, got {got}")
-    named = [number for pair in mapping.items() for number in pair]
+    pairs = list(mapping.items())
+    named = [number for pair in pairs for number in pair]
     if not named:
         raise InputError("mapping is empty; give pairs such as {3: 5, 5: 3}")
     for number in named:
@@ -239,13 +240,15 @@ def _classes_in(mapping: Any) -> list[int]:
             ) from None
     if min(named) < 0:
         raise InputError(f"mapping holds classes, which start at 0, got {min(named)}")
-    return [operator.index(number) for number in named]
+    return {operator.index(source): operator.index(target) for source, target in pairs}
 
 
 def _checked(labels: Any, classes: int | None = None) -> Tensor:
-    if classes is not None and not is_count(classes):
+    if classes is not None and (isinstance(classes, bool) or not is_count(classes)):
         raise InputError(f"classes must be a whole number from 1 on, got {classes!r}")
     labels_N = as_tensor(labels, "labels", CLASS_NUMBERS).cpu()
+    if labels_N.shape == (0,):  # of no type that would tell anything
+        return labels_N.long()
     if labels_N.ndim != 1 or labels_N.is_floating_point() or labels_N.is_complex():
         raise InputError(
             f"labels must be one row of class numbers, got {labels_N.dtype} of shape "
