@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 import mlnt
+from mlnt.meta import labels as of_labels
 from mlnt.meta.labels import nearest_others
 
 
@@ -39,6 +40,54 @@ def test_neighbours_far_from_the_origin_keep_their_order() -> None:
     features_BD = 1000 + torch.arange(20.0)[:, None] * torch.tensor([[0.01, 0.0]])
     neighbours_BK = nearest_others(features_BD, 2)
     assert set(neighbours_BK[10].tolist()) == {9, 11}
+
+
+@given(
+    batch=st.integers(2, 40),
+    width=st.integers(1, 6),
+    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e10, 1e25]),
+    offset=st.sampled_from([0.0, 1.0, 1e3, 1e6]),
+    outlier=st.sampled_from([0.0, 1e4, 1e9]),
+    copies=st.integers(0, 20),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=200, deadline=None)
+def test_products_find_neighbours_as_near_as_differences(
+    batch: int,
+    width: int,
+    scale: float,
+    offset: float,
+    outlier: float,
+    copies: int,
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    features_BD = torch.randn(batch, width, generator=generator, dtype=torch.float64) + offset
+    features_BD[:copies] = features_BD[0].clone()
+    features_BD[-1] += outlier
+    features_BD = (scale * features_BD).to(dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_labels, "FEW", 0)  # by products, if they are sure
+        neighbours_BK = nearest_others(features_BD, 5)
+    itself_B1 = torch.arange(batch)[:, None]
+    assert (neighbours_BK != itself_B1).all()
+    assert all(len(set(row)) == len(row) for row in neighbours_BK.tolist())
+    exact_BD = features_BD.double() / features_BD.double().abs().max()
+    exact_BB = (exact_BD[:, None] - exact_BD).square().sum(dim=2).sqrt()
+    distances_BK = exact_BB.gather(1, neighbours_BK).sort(dim=1).values
+    exact_BB.fill_diagonal_(torch.inf)
+    nearest_BK = exact_BB.sort(dim=1).values[:, : neighbours_BK.shape[1]]
+    torch.testing.assert_close(distances_BK, nearest_BK, rtol=2e-6, atol=0)
+
+
+def test_large_batches_have_the_neighbours_that_differences_find() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features_BD = 1000 + 0.01 * torch.randn(512, 80, generator=generator)
+    assert len(features_BD) * features_BD.numel() > of_labels.FEW
+    expected_BK = of_labels._nearest_by_differences(features_BD.double(), 10).sort(dim=1).values
+    assert torch.equal(nearest_others(features_BD, 10).sort(dim=1).values, expected_BK)
 
 
 @given(

@@ -14,6 +14,11 @@ from mlnt.arguments import as_tensor, check_generator, is_count
 from mlnt.config import Settings
 from mlnt.errors import InputError, check_share
 
+# B²D, the differences that take a few milliseconds. Up to here, as in the paper's batches, nothing
+# is to be gained, and a training goes on to the bit as it always did.
+FEW = 2**24
+LEAST, MOST = 1e-12, 1e15  # of features, whose squares float32 has room for
+
 
 def nearest_others(features_BD: Tensor, neighbours: int) -> Tensor:
     """The K nearest other samples of each sample by Euclidean distance, LongTensor [B, K].
@@ -23,12 +28,49 @@ def nearest_others(features_BD: Tensor, neighbours: int) -> Tensor:
     features_BD = features_BD.flatten(1)
     if features_BD.dtype not in (torch.float32, torch.float64):
         features_BD = features_BD.float()
-    # Differences, not inner products: the latter lose the order of close neighbours.
+    count = min(neighbours, len(features_BD) - 1)
+    if features_BD.device.type == "cpu":
+        features_BD = _within_range(features_BD)
+        if len(features_BD) * features_BD.numel() > FEW:
+            found_BK = _nearest_by_products(features_BD, count)
+            if found_BK is not None:
+                return found_BK
+    return _nearest_by_differences(features_BD, count)
+
+
+def _nearest_by_differences(features_BD: Tensor, count: int) -> Tensor:
+    """Of every pair: in float32 the order of close neighbours is lost by inner products."""
     distances_BB = torch.cdist(
         features_BD, features_BD, compute_mode="donot_use_mm_for_euclid_dist"
     )
+    distances_BB.clamp_(max=torch.finfo(distances_BB.dtype).max)  # infinite to itself alone
     distances_BB.fill_diagonal_(math.inf)
-    return distances_BB.topk(min(neighbours, len(features_BD) - 1), largest=False).indices
+    return distances_BB.topk(count, largest=False).indices
+
+
+def _nearest_by_products(features_BD: Tensor, count: int) -> Tensor | None:
+    """By ‖x‖² + ‖y‖² − 2⟨x, y⟩ in float64, about the mean: on a CPU several times as fast.
+
+    None where that could miss a neighbour: if some K-th one is so near that rounding, some units in
+    the last place of ‖x‖², is more than a millionth of its squared distance.
+    """
+    centred_BD = features_BD.double()
+    centred_BD = centred_BD - centred_BD.mean(dim=0)
+    squares_B = centred_BD.square().sum(dim=1)
+    distances_BB = torch.addmm(
+        squares_B[:, None] + squares_B, centred_BD, centred_BD.T, alpha=-2
+    ).fill_diagonal_(math.inf)
+    nearest_BK, found_BK = distances_BB.topk(count, largest=False)
+    rounding = 4 * features_BD.shape[1] * torch.finfo(torch.float64).eps * squares_B.max()
+    return found_BK if rounding <= 1e-6 * nearest_BK[:, -1].min() else None
+
+
+def _within_range(features_BD: Tensor) -> Tensor:
+    """In parts of the largest where squares would overflow or vanish, else as they are."""
+    largest = float(features_BD.abs().max()) if features_BD.numel() else 0.0
+    if largest == 0 or LEAST < largest < MOST:
+        return features_BD
+    return features_BD.double() / largest
 
 
 def synthetic_labels(
