@@ -153,6 +153,40 @@ def test_going_on_from_a_checkpoint_is_the_same_to_the_last_bit() -> None:
     assert_same(resumed.teacher, whole.teacher)
 
 
+class Several(nn.Module):
+    """Asks networks that it does not own."""
+
+    def __init__(self, *networks: nn.Module) -> None:
+        super().__init__()
+        self.networks = networks
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return sum(network(inputs) for network in self.networks)
+
+
+def test_mentor_answers_in_evaluation_mode_and_keeps_its_own() -> None:
+    mentor = net().train()
+    mentor.first.eval()
+    modes, before = [m.training for m in mentor.modules()], copy.deepcopy(mentor)
+    loss = tolerance_of(net(), mentor=mentor).meta_update(*batch(), lam=0.25)
+    assert [m.training for m in mentor.modules()] == modes
+    assert_same(mentor, before)
+    without_weights = Several(copy.deepcopy(mentor).eval())
+    assert loss == tolerance_of(net(), mentor=without_weights).meta_update(*batch(), lam=0.25)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [lambda m: m, nn.Sequential, lambda m: torch.compile(m, backend="eager"), lambda m: m.last],
+)
+def test_mentor_that_would_learn_with_the_model_is_refused(around: Callable) -> None:
+    model = net()
+    with pytest.raises(mlnt.InputError, match="has parameters that the model learns; give a copy"):
+        mlnt.NoiseTolerance(model, mentor=around(model))
+    model.first.requires_grad_(False)
+    mlnt.NoiseTolerance(model, mentor=nn.Sequential(model.first, nn.Linear(8, CLASSES)))
+
+
 def test_teacher_that_was_never_asked_has_the_statistics_of_the_student() -> None:
     model = net()
     tolerance = tolerance_of(model)
@@ -374,8 +408,23 @@ def test_other_mistakes_are_told() -> None:
         tolerance.meta_update({"inputs": inputs}, labels)
     with pytest.raises(mlnt.InputError, match=r"gamma must lie in \[0, 1\], got 98"):
         tolerance.update_teacher(98)
-    with pytest.raises(mlnt.InputError, match="the mentor is the model itself"):
-        mlnt.NoiseTolerance(model, mentor=model)
+    with (
+        torch.inference_mode(),
+        pytest.raises(mlnt.InputError, match=r"cannot be had in torch\.inference_mode"),
+    ):
+        tolerance.meta_update(inputs, labels)
+    with pytest.raises(mlnt.InputError, match=r"NoiseTolerance\.state_dict\(\) gave, it has \['f"):
+        tolerance.load_state_dict(tolerance.teacher.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_a_scripted_model_is_told() -> None:
+    scripted = torch.jit.script(nn.Linear(5, CLASSES))
+    for model in (scripted, nn.Sequential(scripted)):
+        with pytest.raises(mlnt.InputError, match="TorchScript, of which no teacher"):
+            mlnt.NoiseTolerance(model)
+    inputs, labels = batch()
+    assert tolerance_of(net(), mentor=scripted).meta_update(inputs, labels, lam=0.5).isfinite()
 
 
 RANKS = """

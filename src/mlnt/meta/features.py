@@ -48,7 +48,7 @@ def logits_and_features(model: nn.Module, inputs: Any) -> tuple[Tensor, Tensor]:
 
 def penultimate(model: nn.Module, inputs: Any) -> Tensor:
     """Penultimate features [B, D] in eval mode; the model's mode is restored."""
-    with _evaluating(model):
+    with evaluating(model):
         return logits_and_features(model, inputs)[1]
 
 
@@ -58,7 +58,7 @@ def split_at_features(model: nn.Module, inputs: Any) -> tuple[nn.Module, nn.Line
     The former shares its parameters and buffers with the model. InputError if the network is not
     just the one after the other, or if nothing in the former could be trained.
     """
-    with _evaluating(model), torch.no_grad(), _last_call(model) as last_call:
+    with evaluating(model), torch.no_grad(), _last_call(model) as last_call:
         logits_BC = forward(model, inputs)
     last = model.get_submodule(last_call.path) if last_call.path else None
     if not isinstance(last, nn.Linear):
@@ -79,7 +79,7 @@ def _is_both(encoder: nn.Module, last: nn.Linear, inputs: Any, logits_BC: Tensor
     if {id(p) for p in encoder.parameters()} & {id(p) for p in last.parameters()}:
         return False
     try:
-        with _evaluating(encoder), torch.no_grad():
+        with evaluating(encoder), torch.no_grad():
             again_BC = last(forward(encoder, inputs))
     except Exception:  # without its last layer any step of a stranger's network may fail
         return False
@@ -114,7 +114,7 @@ def _last_call(model: nn.Module) -> Iterator[_Call]:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """In eval mode; each module's mode is restored."""
     were_training = [module for module in model.modules() if module.training]
     model.eval()

@@ -118,6 +118,9 @@ def check_network(model: Any, name: str) -> None:
 
 
 def check_trainable(model: nn.Module) -> None:
+    """Raise InputError unless there can be gradients, of some parameters at least."""
+    if torch.is_inference_mode_enabled():
+        raise InputError("the meta-gradient cannot be had in torch.inference_mode; leave it before")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("the model has nothing to learn: all its parameters are frozen")
 

@@ -14,13 +14,18 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 from mlnt.distributed import WHOLE, Rows
 from mlnt.errors import InputError
-from mlnt.meta.features import forward
+from mlnt.meta.features import evaluating, forward
 from mlnt.meta.passes import logits_of
 from mlnt.models import copy_model
 
 
 def make_teacher(student: nn.Module) -> nn.Module:
     """A copy of the student that no gradient reaches."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in student.modules()):
+        raise InputError(
+            "the model is TorchScript, of which no teacher can be made; give the nn.Module that "
+            "was scripted or traced"
+        )
     return copy_model(student).requires_grad_(False)
 
 
@@ -158,7 +163,8 @@ def mixed_target(
     target_BC = teacher_target(teacher, student, inputs, rows)
     if mentor is None:
         return target_BC
-    mentor_BC = probabilities(mentor.eval(), inputs, rows)
+    with evaluating(mentor):
+        mentor_BC = probabilities(mentor, inputs, rows)
     if mentor_BC.shape != target_BC.shape:
         classes, others = target_BC.shape[1], mentor_BC.shape[1]
         raise InputError(f"the mentor tells {others} classes apart, the model {classes}")
@@ -167,4 +173,5 @@ def mixed_target(
 
 def probabilities(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
     logits_BC = logits_of(model, inputs, rows)
-    return logits_BC.to(next(model.parameters()).dtype).softmax(dim=1)
+    weight = next(model.parameters(), logits_BC)  # a mentor need not own what it asks
+    return logits_BC.to(weight.dtype).softmax(dim=1)

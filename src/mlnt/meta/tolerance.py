@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mlnt.arguments import as_tensor, check_generator
+from mlnt.arguments import as_tensor, check_generator, in_one_line
 from mlnt.config import Settings, convert
 from mlnt.distributed import ALL_ALONE, Rows, World
 from mlnt.errors import InputError, did_you_mean
@@ -17,7 +17,13 @@ from mlnt.meta.gradient import check_network, check_trainable, checked
 from mlnt.meta.labels import synthetic_labels
 from mlnt.meta.plain import Gradients
 from mlnt.meta.tape import stream_aside
-from mlnt.meta.teacher import copy_buffers_, ema_, make_teacher, mixed_target, renew_statistics
+from mlnt.meta.teacher import (
+    copy_buffers_,
+    ema_,
+    make_teacher,
+    mixed_target,
+    renew_statistics,
+)
 from mlnt.meta.wrapped import as_written, own_name, replicas_within, unwrapped
 
 
@@ -58,9 +64,12 @@ class NoiseTolerance:
         check_generator(generator)
         if mentor is not None:
             check_network(mentor, "mentor")
-        if mentor is model:
-            raise InputError("the mentor is the model itself; give a copy of it (copy.deepcopy)")
         self.student, self.replicas = unwrapped(model), replicas_within(model)
+        if mentor is not None and _learns_with(mentor, self.student):
+            raise InputError(
+                "the mentor is the model itself, or has parameters that the model learns; give a "
+                "copy (copy.deepcopy)"
+            )
         self.teacher = make_teacher(self.student)
         self.mentor = mentor
         self.sets = sets
@@ -229,10 +238,19 @@ class NoiseTolerance:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if "teacher" not in state:
+            keys = in_one_line(list(state))
+            raise InputError(f"state must be what NoiseTolerance.state_dict() gave, it has {keys}")
         self.teacher.load_state_dict(state["teacher"])
         self._has_answered = state["has_answered"]
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
+
+
+def _learns_with(mentor: nn.Module, student: nn.Module) -> bool:
+    """Whether it would change as the student learns. What is frozen they may share."""
+    learnt = {id(p) for p in student.parameters() if p.requires_grad}
+    return unwrapped(mentor) is student or any(id(p) in learnt for p in mentor.parameters())
 
 
 def zero_unless_finite(gradients: Gradients) -> Gradients:
