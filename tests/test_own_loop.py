@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,6 +56,7 @@ def tolerance_of(model: nn.Module, **options: object) -> mlnt.NoiseTolerance:
 def train(tolerance: mlnt.NoiseTolerance, optimizer: torch.optim.Optimizer, seeds: range) -> None:
     for seed in seeds:
         inputs, labels = batch(seed)
+        inputs = inputs.to(tolerance.student.last.weight.dtype)
         tolerance.meta_update(inputs, labels, eta=0.4)
         optimizer.zero_grad()
         F.cross_entropy(tolerance.student(inputs), labels).backward()
@@ -134,9 +136,10 @@ def test_a_batch_that_overflows_in_float16_moves_nothing(form: str) -> None:
     assert moved.any()
 
 
-def test_going_on_from_a_checkpoint_is_the_same_to_the_last_bit() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_going_on_from_a_checkpoint_is_the_same_to_the_last_bit(dtype: torch.dtype) -> None:
     def begin() -> tuple[mlnt.NoiseTolerance, torch.optim.Optimizer]:
-        model = net()
+        model = net().to(dtype)
         return tolerance_of(model), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     whole, optimizer = begin()
@@ -151,6 +154,42 @@ def test_going_on_from_a_checkpoint_is_the_same_to_the_last_bit() -> None:
     train(resumed, optimizer, range(3, 6))
     assert_same(resumed.student, whole.student)
     assert_same(resumed.teacher, whole.teacher)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_teacher_in_few_bits_moves_as_far_as_one_in_float32(dtype: torch.dtype) -> None:
+    tolerance = tolerance_of(nn.Linear(5, CLASSES).to(dtype))
+    before = [p.float() for p in tolerance.teacher.parameters()]
+    with torch.no_grad():
+        for parameter in tolerance.student.parameters():
+            parameter.mul_(1.5)
+    for step in range(400):
+        tolerance.update_teacher(0.999)
+        if step == 100:
+            tolerance = pickle.loads(pickle.dumps(copy.deepcopy(tolerance)))
+        if step == 200:
+            state = copy.deepcopy(tolerance.state_dict())
+            tolerance.update_teacher(0.5)
+            tolerance.load_state_dict(state)
+    for own, was, goal in zip(
+        tolerance.teacher.parameters(), before, tolerance.student.parameters(), strict=True
+    ):
+        expected = was + (1 - 0.999**400) * (goal.float() - was)
+        assert own.dtype == dtype
+        torch.testing.assert_close(own, expected.to(dtype))
+
+
+def test_means_in_few_bits_go_on_from_weights_that_somebody_set() -> None:
+    tolerance = tolerance_of(nn.Linear(5, CLASSES).bfloat16())
+    tolerance.update_teacher(0.9)
+    nn.init.ones_(tolerance.teacher.weight)
+    tolerance.update_teacher(1.0)
+    assert (tolerance.teacher.weight == 1).all()
+    old = tolerance.state_dict()
+    del old["wide"]  # as in older checkpoints
+    tolerance.load_state_dict(old)
+    tolerance.update_teacher(1.0)
+    assert (tolerance.teacher.weight == 1).all()
 
 
 class Several(nn.Module):

@@ -50,6 +50,33 @@ def test_tied_weights_stay_tied_and_are_averaged_once() -> None:
     torch.testing.assert_close(teacher[0].weight, before + 0.5)
 
 
+def test_parameters_frozen_on_the_way_go_on_to_the_student_and_stay_there() -> None:
+    torch.manual_seed(0)
+    student = nn.Linear(40, 30)
+    teacher = make_teacher(student)
+    with torch.no_grad():
+        student.weight += 1
+    expected = 0.9 * teacher.weight + 0.1 * student.weight
+    student.requires_grad_(False)
+    ema_(teacher, student, 0.9)
+    torch.testing.assert_close(teacher.weight, expected.detach())
+    for _ in range(50):
+        ema_(teacher, student, torch.tensor(0.987))
+        assert torch.equal(teacher.bias, student.bias), "no rounding where nothing moves"
+
+
+def test_frozen_parameters_that_are_a_mask_or_numbers() -> None:
+    student = nn.Linear(2, 2)
+    student.mask = nn.Parameter(torch.tensor([0.0, -torch.inf]), requires_grad=False)
+    student.codes = nn.Parameter(torch.tensor([3, 4]), requires_grad=False)
+    teacher = make_teacher(student)
+    student.codes += 1
+    for gamma in (0.0, 0.5, 1.0):
+        ema_(teacher, student, gamma)
+        assert torch.equal(teacher.mask, student.mask)
+        assert torch.equal(teacher.codes, student.codes)
+
+
 def test_target_follows_batch_statistics_but_not_dropout() -> None:
     torch.manual_seed(0)
     student = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.9))

@@ -30,24 +30,58 @@ def make_teacher(student: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def ema_(teacher: nn.Module, student: nn.Module, gamma: float | Tensor) -> None:
+def ema_(
+    teacher: nn.Module,
+    student: nn.Module,
+    gamma: float | Tensor,
+    wide: dict[str, Tensor] | None = None,
+) -> None:
     """θ̃ ← γ θ̃ + (1 − γ) θ, in place.
 
-    Parameters, not buffers: see `copy_buffers_`.
+    Parameters, not buffers: see `copy_buffers_`. `wide` keeps, from update to update and by name,
+    the float32 means of what the teacher has in fewer bits: by those of bfloat16, an update of
+    γ = 0.999 would be rounded away, and the teacher stand still.
     """
     means: list[Tensor] = []
     currents: list[Tensor] = []
-    for mean, current in zip(teacher.parameters(), student.parameters(), strict=True):
-        if not current.requires_grad:  # frozen: averaging would only add rounding
+    narrow: list[tuple[Tensor, Tensor]] = []
+    for (name, own), weight in zip(teacher.named_parameters(), student.parameters(), strict=True):
+        mean: Tensor = own
+        current: Tensor = weight
+        if wide is not None and _is_narrow(own):
+            mean = wide[name] = _widened(own, wide.get(name))
+            current = weight.float()
+            narrow.append((own, mean))
+        if weight.requires_grad:
+            means.append(mean)
+            currents.append(current)
+        elif weight.is_floating_point():
+            # Frozen, maybe only now: it goes on to the student's, and stays once it is there, where
+            # two products and a sum would add rounding (and make NaN of a mask's −∞).
+            nearer = mean + (1 - gamma) * (current - mean)
+            mean.copy_(torch.where(mean == current, mean, nearer))
+        else:
             mean.copy_(current)
-            continue
-        means.append(mean)
-        currents.append(current)
     # Two products and a sum, each rounded, so that the result is the formula's to the last bit;
     # add_(..., alpha=) may fuse them. All parameters at once: a hundred launches are slow.
-    torch._foreach_mul_(means, gamma)
-    share = torch._foreach_mul(currents, 1 - gamma)
-    torch._foreach_add_(means, share)
+    if means:
+        torch._foreach_mul_(means, gamma)
+        share = torch._foreach_mul(currents, 1 - gamma)
+        torch._foreach_add_(means, share)
+    for parameter, mean in narrow:
+        parameter.copy_(mean)
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype.itemsize < 4
+
+
+def _widened(own: Tensor, mean: Tensor | None) -> Tensor:
+    """The float32 mean, where the teacher still has what came of it; else what it has."""
+    if mean is None:
+        return own.float()
+    mean = mean.to(own.device)
+    return torch.where(mean.to(own.dtype) == own, mean, own.float(), out=mean)
 
 
 @torch.no_grad()

@@ -71,6 +71,7 @@ class NoiseTolerance:
                 "copy (copy.deepcopy)"
             )
         self.teacher = make_teacher(self.student)
+        self.wide: dict[str, Tensor] = {}  # its means, where it has fewer than 32 bits
         self.mentor = mentor
         self.sets = sets
         self.rho = rho
@@ -210,7 +211,7 @@ class NoiseTolerance:
 
     def update_teacher(self, gamma: float | Tensor = Settings.gamma) -> None:
         """θ̃ ← γ θ̃ + (1 − γ) θ; buffers that are no statistics become the model's."""
-        ema_(self.teacher, self.student, checked("gamma", gamma))
+        ema_(self.teacher, self.student, checked("gamma", gamma), self.wide)
         # While its batch norms know nothing yet, those of the student are nearer than none.
         copy_buffers_(self.teacher, self.student, with_statistics=not self._has_answered)
 
@@ -233,6 +234,7 @@ class NoiseTolerance:
         """What a checkpoint needs beside the model and its optimizer."""
         return {
             "teacher": self.teacher.state_dict(),
+            "wide": dict(self.wide),
             "has_answered": self._has_answered,
             "generator": None if self.generator is None else self.generator.get_state(),
         }
@@ -242,6 +244,8 @@ class NoiseTolerance:
             keys = in_one_line(list(state))
             raise InputError(f"state must be what NoiseTolerance.state_dict() gave, it has {keys}")
         self.teacher.load_state_dict(state["teacher"])
+        # Older ones have none: the means go on from the teacher's weights.
+        self.wide = {name: mean.clone() for name, mean in state.get("wide", {}).items()}
         self._has_answered = state["has_answered"]
         if self.generator is not None and state["generator"] is not None:
             self.generator.set_state(state["generator"].cpu())
