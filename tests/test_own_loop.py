@@ -192,6 +192,58 @@ def test_means_in_few_bits_go_on_from_weights_that_somebody_set() -> None:
     assert (tolerance.teacher.weight == 1).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_teacher_follows_a_model_that_is_cast(dtype: torch.dtype) -> None:
+    model = net()
+    tolerance = tolerance_of(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(tolerance, optimizer, range(2))
+    before = copy.deepcopy(tolerance.teacher)
+    model.to(dtype)
+    tolerance.update_teacher(1.0)
+    assert_same(tolerance.teacher, before.to(dtype))
+    train(tolerance, optimizer, range(2, 4))
+    model.float()
+    train(tolerance, optimizer, range(4, 6))
+    assert {value.dtype for value in tolerance.teacher.state_dict().values()} == {
+        torch.float32,
+        torch.int64,
+    }
+
+
+def test_precision_that_the_model_has_again_was_kept_for_the_teacher() -> None:
+    model = nn.Linear(5, CLASSES)
+    tolerance, before = tolerance_of(model), copy.deepcopy(model)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        model.to(dtype)
+        tolerance.update_teacher(1.0)
+    assert_same(tolerance.teacher, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: setattr(m, "last", nn.Linear(8, 4)), r"'last.weight' is \[4, 8\], was \[3, 8\]"),
+        (lambda m: m.add_module("more", nn.Linear(3, 3)), "parameter 'more.weight' is new"),
+        (lambda m: m.add_module("more", nn.ReLU()), "module 'more' is new"),
+        (lambda m: delattr(m, "second"), "parameter 'second.0.weight' is gone"),
+        (
+            lambda m: nn.utils.parametrizations.weight_norm(m.last),
+            "parameter 'last.parametrizations.weight.original0' is new",
+        ),
+        (lambda m: setattr(m.second[0], "bias", m.first[0].bias), "'second.0.bias' is gone"),
+        (lambda m: m.add_module("first", m._modules.pop("first")), "in another order"),
+    ],
+)
+def test_a_model_that_was_rebuilt_is_told(change: Callable, message: str) -> None:
+    model = net()
+    tolerance = tolerance_of(model)
+    change(model)
+    for call in (lambda: tolerance.meta_update(*batch()), tolerance.update_teacher):
+        with pytest.raises(mlnt.InputError, match=f"{message}; make a new NoiseTolerance$"):
+            call()
+
+
 class Several(nn.Module):
     """Asks networks that it does not own."""
 

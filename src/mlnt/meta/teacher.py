@@ -85,6 +85,57 @@ def _widened(own: Tensor, mean: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
+def follow_(teacher: nn.Module, student: nn.Module, wide: dict[str, Tensor]) -> None:
+    """Has the teacher where the student is by now, in its types; InputError if it is no copy of it
+    any more. Looks at no values, for which a GPU would be waited."""
+    owns, currents = dict(teacher.named_parameters()), dict(student.named_parameters())
+    modules, of_student = dict(teacher.named_modules()), dict(student.named_modules())
+    change = _renamed("parameter", owns, currents) or _renamed("module", modules, of_student)
+    if change := change or _reshaped(owns, currents):
+        raise InputError(
+            f"the model was changed after NoiseTolerance was made: {change}; make a new "
+            "NoiseTolerance"
+        )
+    moved = [name for name, own in owns.items() if not _is_beside(own, currents[name])]
+    for name in moved:
+        own, current = owns[name], currents[name]
+        mean = _widened(own.data, wide.pop(name, None)) if _is_narrow(own) else own.data
+        own.data = mean.to(current.device, current.dtype)
+        if _is_narrow(own):
+            wide[name] = mean.to(current.device, torch.float32)
+    for path, module in modules.items():
+        for name, buffer in of_student[path]._buffers.items():
+            mine = module._buffers.get(name)
+            if mine is not None and buffer is not None and not _is_beside(mine, buffer):
+                module._buffers[name] = mine.to(buffer.device, buffer.dtype)
+        if moved and isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # one block of memory again, as cuDNN wants them
+
+
+def _renamed(kind: str, were: dict[str, Any], are: dict[str, Any]) -> str:
+    """The first name that came or went, in words; empty where all are as they were."""
+    if list(were) == list(are):
+        return ""
+    for names, others, what in ((are, were, "is new"), (were, are, "is gone")):
+        for name in names:
+            if name not in others:
+                return f"{kind} {name!r} {what}"
+    return f"its {kind}s are in another order"
+
+
+def _reshaped(were: dict[str, Any], are: dict[str, Any]) -> str:
+    for name, own in were.items():
+        if own.shape != are[name].shape:
+            return f"parameter {name!r} is {list(are[name].shape)}, was {list(own.shape)}"
+    return ""
+
+
+def _is_beside(own: Tensor, current: Tensor) -> bool:
+    """Whether it is of the same type and on the same device."""
+    return own.dtype == current.dtype and own.device == current.device
+
+
+@torch.no_grad()
 def copy_buffers_(teacher: nn.Module, student: nn.Module, with_statistics: bool) -> None:
     """The student's buffers as the teacher's: a mask, a temperature.
 

@@ -20,6 +20,7 @@ from mlnt.meta.tape import stream_aside
 from mlnt.meta.teacher import (
     copy_buffers_,
     ema_,
+    follow_,
     make_teacher,
     mixed_target,
     renew_statistics,
@@ -98,6 +99,7 @@ class NoiseTolerance:
         """L_meta on this batch and its gradient, by parameter name; changes only the teacher's
         batch-norm statistics."""
         check_trainable(self.student)
+        follow_(self.teacher, self.student, self.wide)
         lam = checked("lam", lam)
         inputs = as_arguments(inputs)
         seen = inputs if for_teacher is None else as_arguments(for_teacher)
@@ -211,6 +213,7 @@ class NoiseTolerance:
 
     def update_teacher(self, gamma: float | Tensor = Settings.gamma) -> None:
         """θ̃ ← γ θ̃ + (1 − γ) θ; buffers that are no statistics become the model's."""
+        follow_(self.teacher, self.student, self.wide)
         ema_(self.teacher, self.student, checked("gamma", gamma), self.wide)
         # While its batch norms know nothing yet, those of the student are nearer than none.
         copy_buffers_(self.teacher, self.student, with_statistics=not self._has_answered)
@@ -228,6 +231,7 @@ class NoiseTolerance:
                 "the model is in evaluation mode, which hides what batch norms of it are frozen; "
                 "call model.train() before, and freeze again what is to be"
             )
+        follow_(self.teacher, self.student, self.wide)
         renew_statistics(self.teacher, self.student, (as_arguments(inputs) for inputs in batches))
 
     def state_dict(self) -> dict[str, Any]:
