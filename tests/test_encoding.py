@@ -1,10 +1,13 @@
 """Encoders: what is constant, where the channels of images are."""
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from mlnt.data.encoding import ImageEncoder, TableEncoder
+from mlnt.data.encoding import ImageEncoder, TableEncoder, encoder_from_json, encoder_to_json
 
 NUMBERS = np.random.default_rng(0).normal(size=(50, 3))
 
@@ -34,6 +37,57 @@ class TestConstantColumns:
         assert TableEncoder.fit(seconds).encode(seconds).std(correction=0).item() == pytest.approx(
             1, rel=1e-3
         )
+
+
+class TestFarValues:
+    """A column is bent where a few of its values would squeeze the others to nothing."""
+
+    rows = np.concatenate([NUMBERS, np.exp(3 * NUMBERS[:, :1])], axis=1)
+
+    def test_by_hand(self) -> None:
+        column = np.array([[1.0, 2, 3, 4, 1e6]])
+        encoder = TableEncoder.fit(column.T)
+        assert (encoder.mean, encoder.std, encoder.bent) == ((3.0,), (2 / 1.349,), (True,))
+        expected = np.arcsinh((column[0] - 3) / (2 / 1.349))
+        np.testing.assert_allclose(encoder.encode(column.T)[:, 0], expected, rtol=1e-6)
+
+    def test_the_other_columns_stay_what_they_were(self) -> None:
+        found, alone = TableEncoder.fit(self.rows), TableEncoder.fit(NUMBERS)
+        assert found.bent == (False, False, False, True)
+        assert torch.equal(found.encode(self.rows)[:, :3], alone.encode(NUMBERS))
+        assert alone.bent == (), "as it was saved before there were such columns"
+        assert found.encode(self.rows)[:, 3].abs().max() < 8
+        np.testing.assert_allclose(found.decode(found.encode(self.rows)), self.rows, 1e-4, 1e-6)
+
+    @pytest.mark.parametrize("far", [50.0, 1e6, -1e150])
+    def test_one_cell_does_not_squeeze_the_others(self, far: float) -> None:
+        rows = NUMBERS.copy()
+        rows[7] = far
+        encoded = TableEncoder.fit(rows).encode(rows)
+        others = torch.cat([encoded[:7], encoded[8:]])
+        assert bool((others.std(dim=0) > 0.5).all())
+
+    @pytest.mark.parametrize("column", [[0] * 49 + [1], [0] * 40 + [3] * 10, [0, 1] * 25, [5] * 50])
+    def test_few_that_differ_are_no_reason(self, column: list[float]) -> None:
+        assert TableEncoder.fit(np.array(column, float)[:, None]).bent == ()
+
+    def test_a_column_mostly_of_zeros(self) -> None:
+        amounts = np.concatenate([np.zeros(200), np.arange(1, 50), [1e6]])
+        assert TableEncoder.fit(amounts[:, None]).std == (pytest.approx(1.4826 * 25.5),)
+
+    def test_it_is_saved(self) -> None:
+        for rows in (self.rows, NUMBERS):
+            encoder = TableEncoder.fit(rows)
+            text = json.dumps(encoder_to_json(encoder))
+            assert encoder_from_json(json.loads(text)) == encoder
+        old = {"kind": "table", "columns": ["a"], "mean": [1.0], "std": [2.0]}
+        assert encoder_from_json(old).encode([[5.0]]).item() == 2
+
+    @pytest.mark.parametrize("bent", [[True], [0, 0, 0, 1], ["x"] * 4, 3])
+    def test_what_cannot_be_is_refused(self, bent: Any) -> None:
+        values = encoder_to_json(TableEncoder.fit(self.rows)) | {"bent": bent}
+        with pytest.raises(ValueError, match="bent"):
+            encoder_from_json(values)
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,12 @@ def images() -> Samples:
 
 
 def rows() -> Samples:
-    """The last column is a time in seconds, for which float32 has no room."""
+    """A column with values far beyond the rest, and at last a time in seconds, for which float32
+    has no room."""
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, SMALL)
     values = draw.normal(size=(SMALL, 3)) + 2 * labels[:, None]
+    values[3, 0] = 1e6
     return values * [1, 0.01, 10] + [0, 5, 1.7e9], [("no", "yes")[n] for n in labels]
 
 
@@ -128,6 +130,7 @@ def test_torch_export_says_what_predict_says(
         ("preact_resnet32", ImageEncoder((1, 12, 12), (100.0,), (50.0,))),
         ("resnet18", ImageEncoder((3, 32, 32), (100.0, 110.0, 120.0), (50.0, 60.0, 70.0))),
         ("mlp", TableEncoder(("a", "b"), (1e9, 0.0), (1.0, 1e-3))),
+        ("mlp", TableEncoder(("a", "b"), (1e9, 5.0), (1.0, 1e-3), (False, True))),
         ("gru", TextEncoder(tuple("abcdefgh"), 5)),
     ],
 )

@@ -61,6 +61,16 @@ def test_a_counter_of_rows(tmp_path: Path, first: int) -> None:
     assert [note for note in notes(path) if "count" in note] == [said]
 
 
+def test_values_far_beyond_the_rest(tmp_path: Path) -> None:
+    income = [*range(100, 138), 1e6, -1]
+    path = table(tmp_path / "t.csv", income=income, age=[*(20 + i % 9 for i in range(39)), 99999])
+    assert (
+        "some values of 'income', 'age' lie far beyond the rest (1e+06 in 'income'); they are "
+        "drawn in by asinh; does one stand for a missing value?"
+    ) in notes(path)
+    assert not any("beyond" in note for note in notes(table(tmp_path / "u.csv")))
+
+
 def test_an_index_that_pandas_saved(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv", **{"Unnamed: 0": list(range(40))})
     data = mlnt.open_dataset(path)

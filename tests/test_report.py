@@ -543,6 +543,13 @@ class TestGallery:
     def test_numbers(self, value: float, mean: float, std: float, text: str) -> None:
         assert decoded_number(value, mean, std) == text
 
+    def test_a_column_that_is_bent(self) -> None:
+        values = np.array([[5.1], [4.9], [6.3], [0.1], [-2.5], [1e6]])
+        encoder = TableEncoder.fit(values, ["sepal"])
+        assert encoder.bent
+        found = [gallery.table_cells(encoder, row)[0][1] for row in encoder.encode(values)]
+        assert found == ["5.1", "4.9", "6.3", "0.1", "-2.5", "1000000"]
+
     def test_a_column_in_its_encoding(self) -> None:
         values = np.array([[5.1], [4.9], [6.3], [0.1]])
         encoder = TableEncoder.fit(values, ["sepal"])

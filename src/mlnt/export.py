@@ -110,6 +110,7 @@ class Deployable(nn.Module):
 
     mean: Tensor
     std: Tensor
+    bent: Tensor
 
     def __init__(self, network: nn.Module, encoder: Encoder) -> None:
         super().__init__()
@@ -120,9 +121,14 @@ class Deployable(nn.Module):
             for name, values in (("mean", encoder.mean), ("std", encoder.std)):
                 value = torch.tensor(values, dtype=raw_type(encoder)).reshape(axes)
                 self.register_buffer(name, value)
+        self.is_bent = isinstance(encoder, TableEncoder) and bool(encoder.bent)
+        if isinstance(encoder, TableEncoder) and encoder.bent:
+            self.register_buffer("bent", torch.tensor(encoder.bent))
 
     def forward(self, inputs: Tensor) -> Tensor:
         encoded = inputs if self.is_text else ((inputs - self.mean) / self.std).float()
+        if self.is_bent:
+            encoded = encoded.asinh().where(self.bent, encoded)
         return self.network(encoded).softmax(dim=1)
 
 
@@ -138,12 +144,14 @@ def random_inputs(encoder: Encoder, size: int, generator: torch.Generator) -> Te
         words_BL = torch.randint(UNKNOWN, encoder.vocabulary_size, shape, generator=generator)
         count_B1 = torch.randint(1, encoder.length + 1, (size, 1), generator=generator)
         return words_BL.where(torch.arange(encoder.length) < count_B1, PAD)
+    noise = torch.randn(size, *encoder.shape, generator=generator, dtype=torch.float64)
+    if isinstance(encoder, TableEncoder):
+        return torch.from_numpy(encoder.decode(noise))
     axes = (-1, *(1 for _ in encoder.shape[1:]))
     mean, std = (
         torch.tensor(values, dtype=torch.float64).reshape(axes)
         for values in (encoder.mean, encoder.std)
     )
-    noise = torch.randn(size, *encoder.shape, generator=generator, dtype=torch.float64)
     return (mean + std * noise).to(raw_type(encoder))
 
 

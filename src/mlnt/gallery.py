@@ -13,6 +13,7 @@ Bounded in number and in bytes: all of it goes into one page.
 import base64
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,20 +168,18 @@ def shortened(text: str) -> str:
 
 def table_cells(encoder: TableEncoder, row_D: Tensor) -> list[list[str]]:
     """[[column, value], ...] as the table held them, but for what float32 has lost."""
-    return [
-        [name, decoded_number(value, mean, std)]
-        for name, value, mean, std in zip(
-            encoder.columns, row_D.tolist(), encoder.mean, encoder.std, strict=True
-        )
-    ]
+    bent = encoder.bent or (False,) * len(encoder.columns)
+    columns = zip(encoder.columns, row_D.tolist(), encoder.mean, encoder.std, bent, strict=True)
+    return [[name, decoded_number(*rest)] for name, *rest in columns]
 
 
-def decoded_number(value: float, mean: float, std: float) -> str:
+def decoded_number(value: float, mean: float, std: float, bent: bool = False) -> str:
     """value · std + mean, by the fewest digits that float32 does not tell apart once encoded."""
-    number = exact = value * std + mean
+    number = exact = (math.sinh(value) if bent else value) * std + mean
     for digits in range(1, MOST_DIGITS + 1):
         number = float(f"{exact:.{digits}g}")
-        if abs((number - mean) / std - value) <= abs(value) * ROUNDING:
+        scaled = (number - mean) / std
+        if abs((math.asinh(scaled) if bent else scaled) - value) <= abs(value) * ROUNDING:
             break
     return f"{number:.{MOST_DIGITS}g}"
 

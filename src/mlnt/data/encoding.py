@@ -22,6 +22,10 @@ MOST_CHANNELS = 4096
 USUAL_CHANNELS = (1, 3, 4)
 MOST_VALUES = 3 * 2048**2  # of one image
 ROUNDING = 1e-14  # relative, of a few operations on float64
+# Columns are bent whose standard deviation is so many times that of their middle half.
+HEAVY = 2.5
+MIDDLE_HALF, MAD = 1.349, 1.4826  # standard deviations in these, of a normal distribution
+QUANTILES_FROM = 100_000  # rows
 _WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")
 
 
@@ -63,11 +67,18 @@ class ImageEncoder:
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """Numeric columns [N, D]: zero mean and unit variance per column."""
+    """Numeric columns [N, D]: zero mean and unit variance per column.
+
+    z = (x - mean) / std;  asinh(z) where the column is bent
+
+    A few large values would squeeze all others of a column to nothing. Of such a column the median
+    and the spread of its middle half take the place of mean and standard deviation, and it is bent.
+    """
 
     columns: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    bent: tuple[bool, ...] = ()  # empty where no column is
     kind = "table"
 
     @classmethod
@@ -82,8 +93,13 @@ class TableEncoder:
         if not np.isfinite(std).all():
             column = names[int((~np.isfinite(std)).argmax())]
             raise InputError(f"the values of {column!r} are too large; scale them down")
-        std = _no_zero(std, rows.min(0), rows.max(0))
-        return cls(names, tuple(mean.tolist()), tuple(std.tolist()))
+        scale = _no_zero(std, rows.min(0), rows.max(0))
+        middle, spread = _spread(rows[:: len(rows) // QUANTILES_FROM + 1])
+        # Beyond 1e308 the quotient would have no number.
+        heavy = (spread > 0) & (std > HEAVY * spread) & (std * 1e-300 < spread)
+        bent = heavy & (scale == std)  # else it is constant
+        mean, std = np.where(bent, (middle, spread), (mean, scale)).tolist()
+        return cls(names, tuple(mean), tuple(std), tuple(bent.tolist()) if bent.any() else ())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,9 +111,19 @@ class TableEncoder:
             raise InputError(
                 f"rows must have {len(self.columns)} columns, got an array of shape {rows.shape}"
             )
-        encoded = torch.as_tensor((rows - np.array(self.mean)) / np.array(self.std)).float()
+        scaled = (rows - np.array(self.mean)) / np.array(self.std)
+        if self.bent:
+            scaled = np.where(self.bent, np.arcsinh(scaled), scaled)
+        encoded = torch.as_tensor(scaled).float()
         check_finite(encoded, "features", self.columns)  # also what is too large for float32
         return encoded
+
+    def decode(self, encoded: Any) -> np.ndarray:
+        """The rows [N, D] that encoding makes these of."""
+        scaled = np.asarray(encoded, np.float64)
+        if self.bent:
+            scaled = np.where(self.bent, np.sinh(np.where(self.bent, scaled, 0)), scaled)
+        return scaled * np.array(self.std) + np.array(self.mean)
 
 
 @dataclass(frozen=True)
@@ -168,6 +194,8 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
         _check_numbers(getattr(encoder, name), encoder.shape[0], name)
     if 0 in encoder.std:
         raise ValueError("std holds a zero")
+    if isinstance(encoder, TableEncoder) and encoder.bent:
+        _check_flags(encoder.bent, encoder.shape[0], "bent")
     return encoder
 
 
@@ -195,6 +223,13 @@ def _check_numbers(values: Any, count: int, what: str) -> None:
         raise ValueError(f"{what} must hold {count:,} numbers")
     if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
         raise ValueError(f"{what} must hold finite numbers")
+
+
+def _check_flags(values: Any, count: int, what: str) -> None:
+    if not isinstance(values, tuple) or len(values) != count:
+        raise ValueError(f"{what} must hold {count:,} flags")
+    if not all(type(value) is bool for value in values):
+        raise ValueError(f"{what} must hold true and false alone")
 
 
 def unnamed(columns: int) -> tuple[str, ...]:
@@ -247,6 +282,21 @@ def _has_channels_last(shape: tuple[int, ...]) -> bool:
     if first in USUAL_CHANNELS or last in USUAL_CHANNELS:
         return first not in USUAL_CHANNELS
     return first == height != last
+
+
+def _spread(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(median, robust standard deviation) [D]; 0 where all cells are the same.
+
+    By the middle half of the cells. Where these are all the same, as in a column mostly of zeros,
+    by the distance from them of the others.
+    """
+    low, middle, high = np.quantile(rows, (0.25, 0.5, 0.75), axis=0)
+    spread = (high - low) / MIDDLE_HALF
+    for i in (spread == 0).nonzero()[0]:
+        distance = np.abs(rows[:, i] - middle[i])
+        others = distance[distance > 0]
+        spread[i] = MAD * np.median(others) if len(others) else 0
+    return middle, spread
 
 
 def _no_zero(std: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -71,6 +71,21 @@ def row_counters(rows: np.ndarray, columns: Sequence[str]) -> Iterator[str]:
             )
 
 
+def far_values(rows: np.ndarray, encoder: TableEncoder) -> Iterator[str]:
+    """A note of the columns that are bent, with the value farthest out in the first of them."""
+    names = [name for name, bent in zip(encoder.columns, encoder.bent, strict=False) if bent]
+    if not names:
+        return
+    i = encoder.columns.index(names[0])
+    values = np.asarray(rows[:, i], dtype=np.float64)
+    far = float(values[np.abs(values - encoder.mean[i]).argmax()])
+    yield (
+        f"some values of {few_of([repr(name) for name in names])} lie far beyond the rest "
+        f"({far:.6g} in {names[0]!r}); they are drawn in by asinh; does one stand for a missing "
+        "value?"
+    )
+
+
 def other_range(inputs: Tensor | ImageFiles, encoder: Encoder, what: str) -> Iterator[str]:
     """A note where images vary far less or more than those trained on: 0 … 1 for 0 … 255."""
     if not isinstance(encoder, ImageEncoder) or not isinstance(inputs, Tensor) or not len(inputs):

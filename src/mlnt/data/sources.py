@@ -5,6 +5,7 @@ name or path or (X, y) -> raw samples and labels -> encoder fitted on train -> D
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,14 @@ from mlnt.data.label_files import (
     classes_of,
     label_names,
 )
-from mlnt.data.oddities import few_of, label_once_more, other_range, row_counters, span
+from mlnt.data.oddities import (
+    far_values,
+    few_of,
+    label_once_more,
+    other_range,
+    row_counters,
+    span,
+)
 from mlnt.data.picture_sets import (
     from_pictures,
     further_pictures,
@@ -238,7 +246,8 @@ def _from_raw(
         encoder = TextEncoder.fit(raw.samples)
     elif raw.kind == "table":
         encoder = TableEncoder.fit(raw.samples, raw.columns)
-        notes = (*notes, *row_counters(raw.samples, encoder.columns))
+        odd = (row_counters(raw.samples, encoder.columns), far_values(raw.samples, encoder))
+        notes = (*notes, *chain.from_iterable(odd))
     else:
         encoder = ImageEncoder.fit(raw.samples)
     inputs = encoder.encode(raw.samples)
