@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import mlnt
+from mlnt.terminal import describe_data
 
 
 def write(path: Path, text: str) -> Path:
@@ -42,6 +43,45 @@ def test_a_separator_may_stand_in_a_name(
 def test_where_labels_may_be(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(mlnt.InputError, match=message):
         mlnt.open_dataset(write(tmp_path / "t.csv", content))
+
+
+class TestWhereLabelsCameFrom:
+    @pytest.mark.parametrize(
+        ("header", "rows"),
+        [
+            ("x,y,z", ["1,2,3", "4,3,2"]),
+            ("a,y,kind", ["1,2,u", "3,4,v"] * 2),
+        ],
+    )
+    def test_a_y_that_may_be_a_measurement_is_asked_about(
+        self, tmp_path: Path, header: str, rows: list[str]
+    ) -> None:
+        path = write(tmp_path / "t.csv", "\n".join([header, *rows]))
+        with pytest.raises(mlnt.InputError, match=r"are the labels in 'y'.* --label-column NAME"):
+            mlnt.open_dataset(path)
+
+    @pytest.mark.parametrize(
+        ("header", "rows"),
+        [
+            ("x,y,z", ["1,no,3", "4,yes,2"]),
+            ("a,y", ["1,2", "3,4"]),
+            ("text,y", ["one day,2", "another day,4", "night,2"]),
+        ],
+    )
+    def test_it_is_said(self, tmp_path: Path, header: str, rows: list[str]) -> None:
+        path = write(tmp_path / "t.csv", "\n".join([header, *rows]))
+        lines = describe_data(mlnt.open_dataset(path))
+        assert [line for line in lines if line.startswith("  labels (column 'y'): ")]
+
+    def test_not_where_they_are_given_beside_it(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "a,target\n1,2\n3,4\n")
+        data = mlnt.open_dataset(path, labels=["2", "4"])
+        assert data.labels_from is None
+
+    def test_words_are_refused_with_it(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "city,a,target\nOslo,1,2\nRome,3,4\n")
+        with pytest.raises(mlnt.InputError, match=r"'Oslo'\) \(labels: column 'target'\); "):
+            mlnt.open_dataset(path)
 
 
 QUICK = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 8}

@@ -190,7 +190,8 @@ def describe_data(dataset: Dataset) -> Iterator[str]:
     if len(shown) > SHOWN_CLASSES:
         half = SHOWN_CLASSES // 2
         shown = [*shown[:half], "…", *shown[-half:]]
-    yield f"  labels: {', '.join(shown)}"
+    column = f" (column {dataset.labels_from!r})" if dataset.labels_from else ""
+    yield f"  labels{column}: {', '.join(shown)}"
     yield from (f"  mind: {note}" for note in problems(dataset, sizes))
 
 

@@ -62,6 +62,7 @@ class Dataset:
     held_out_indices: Tensor | None = None
     usual_confusions: Mapping[int, int] | None = None  # for asymmetric noise
     label_column: str | None = None  # of a table, where the user named it
+    labels_from: str | None = None  # the column of a table that holds them, named or found
     text_column: str | None = None  # of a table of texts
     notes: tuple[str, ...] = ()  # what the user should know of the data
     is_known: bool = False  # the set that mlnt knows by this name, not a file called so

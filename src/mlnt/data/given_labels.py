@@ -22,7 +22,8 @@ def with_labels(labels: Any, dataset: Dataset, take_truth: bool) -> Dataset:
         dataset = replace(dataset, classes=classes_of(names))
     dataset = _noting_numbers(names, dataset, "labels")
     given = _numbered(names, dataset, "labels")
-    dataset = replace(dataset, train=replace(dataset.train, labels=given))
+    train = replace(dataset.train, labels=given)
+    dataset = replace(dataset, train=train, labels_from=None)
     return _with_truth_of(labels, dataset) if take_truth else dataset
 
 

@@ -123,6 +123,7 @@ def read_saved_rows(
                 split.texts(columns[0]) if is_text else split.numbers(columns),
                 split.labels(label),
                 columns,
+                label=label,
             )
             for part, split in splits.items()
         }

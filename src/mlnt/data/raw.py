@@ -21,6 +21,7 @@ class Raw:
     labels: list[str] | None
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what the user should know of it
+    label: str | None = None  # the column that the labels came from
 
     @property
     def texts(self) -> list[str] | None:

@@ -164,7 +164,7 @@ def read(
         return _from_arrays(arrays["X"], arrays.get("y"))
     table = read_table(path, label_column, text_column, features, further)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
-    return Raw(table.kind, table.samples, table.labels, table.columns, notes)
+    return Raw(table.kind, table.samples, table.labels, table.columns, notes, table.label)
 
 
 def _name_of(source: Source) -> str:
@@ -258,7 +258,15 @@ def _from_raw(
         labels = class_numbers(raw.labels, classes, name)
     train = Split(inputs, labels, texts=raw.texts)
     text_column = raw.columns[0] if raw.kind == "text" and raw.columns else None
-    return Dataset(name, classes, encoder, train, notes=notes, text_column=text_column)
+    return Dataset(
+        name,
+        classes,
+        encoder,
+        train,
+        notes=notes,
+        text_column=text_column,
+        labels_from=raw.label if raw.labels is not None else None,
+    )
 
 
 def _where_labels_may_be(raw: Raw, name: str) -> str:

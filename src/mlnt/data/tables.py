@@ -15,7 +15,7 @@ import numpy as np
 from mlnt.data.encoding import unnamed
 from mlnt.data.oddities import few_of
 from mlnt.data.pictures import are_picture_paths, is_picture_path
-from mlnt.data.wordy_columns import check_numbers, explain, is_number
+from mlnt.data.wordy_columns import are_categories, check_numbers, explain, is_number
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_file, open_text
 
@@ -37,6 +37,7 @@ class Table:
     labels: list[str] | None
     columns: tuple[str, ...]
     passed_over: tuple[str, ...] = ()  # columns beside one of texts or of paths
+    label: str | None = None  # the column that the labels came from
 
 
 def is_table(path: Path) -> bool:
@@ -139,11 +140,16 @@ def read_table(
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, features, path, further)
     others = [i for i in named_columns(header, features) if i != label]
+    if label is not None and label_column is None and not further:
+        _check_is_label(path, header, rows, label)
     labels = _labels(rows, label, path, further)
+    found = None if label is None else header[label]
     known = known_columns(header, features, str(path))
     if known is not None:
         _check_known(path, header, rows, known)
-        return Table("table", _numbers(path, header, rows, known), labels, tuple(features))
+        return Table(
+            "table", _numbers(path, header, rows, known), labels, tuple(features), label=found
+        )
     if further and text_column not in header and _is_of_words(rows, others):
         text_column = header[others[0]]
     if text_column is not None:
@@ -153,7 +159,9 @@ def read_table(
             raise InputError(f"{text_column!r} cannot be both the text and the label column")
         column = header.index(text_column)
         passed_over = tuple(header[i] for i in others if i != column)
-        return Table("text", [row[column] for row in rows], labels, (text_column,), passed_over)
+        return Table(
+            "text", [row[column] for row in rows], labels, (text_column,), passed_over, found
+        )
     numeric = [i for i in others if all(is_number(row[i]) for row in rows)]
     wordy = sorted(set(others).difference(numeric))
     is_text = len(wordy) == 1 and not numeric
@@ -161,12 +169,32 @@ def read_table(
         check_numbers(path, header[i], [row[i] for row in rows], may_be_text=is_text)
     if is_text:
         column = wordy[0]
-        return Table("text", [row[column] for row in rows], labels, (header[column],))
+        return Table("text", [row[column] for row in rows], labels, (header[column],), label=found)
     if wordy:
-        explain(path, header, rows, wordy, has_label=label is not None or bool(features))
+        explain(path, header, rows, wordy, found or ("" if features else None))
     if not numeric:
         raise InputError(f"{path} has no column but the label; nothing to learn from")
-    return Table("table", _numbers(path, header, rows, numeric), labels, _names(header, numeric))
+    samples, names = _numbers(path, header, rows, numeric), _names(header, numeric)
+    return Table("table", samples, labels, names, label=found)
+
+
+def _check_is_label(path: Path, header: list[str], rows: list[list[str]], label: int) -> None:
+    """Raise InputError where y, found by its name alone, may be a measurement beside others."""
+    if header[label].lower() != "y" or not all(is_number(row[label]) for row in rows):
+        return
+    lowered = [name.lower() for name in header]
+    others = [i for i in named_columns(header) if i != label]
+    other = lowered.index("x") if "x" in lowered else None
+    for i in others if other is None else ():
+        cells = [row[i].strip() for row in rows]
+        if not any(map(is_number, cells)) and are_categories(cells):
+            other = i
+            break
+    if other is not None:
+        raise InputError(
+            f"{path}: are the labels in {header[label]!r}? It holds numbers, and there is a column "
+            f"{header[other]!r} beside it; name the label column: --label-column NAME"
+        )
 
 
 def _names(header: list[str], columns: Sequence[int]) -> tuple[str, ...]:

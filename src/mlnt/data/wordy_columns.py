@@ -3,9 +3,13 @@
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlnt.errors import InputError
+
+MOST_CATEGORIES = 50
+EACH_SEEN = 2  # times, on average
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
@@ -46,19 +50,25 @@ def check_numbers(path: Path, name: str, cells: list[str], may_be_text: bool = F
         )
 
 
+def are_categories(cells: Sequence[str]) -> bool:
+    """Few distinct words, each seen again and again."""
+    distinct = len(set(cells))
+    return distinct <= MOST_CATEGORIES and EACH_SEEN * distinct <= len(cells)
+
+
 def explain(
-    path: Path, header: list[str], rows: list[list[str]], wordy: list[int], has_label: bool
+    path: Path, header: list[str], rows: list[list[str]], wordy: list[int], label: str | None
 ) -> None:
     """Raise InputError that says what to do about columns of words, and asks for nothing else."""
     texts = [i for i in wordy if _are_sentences([row[i] for row in rows])]
     categories = [i for i in wordy if i not in texts]
     advice = []
-    if not has_label:
+    if label is None:
         advice.append(f"the label column with --label-column{_only(categories, header)}")
     if texts:
         advice.append(f"the text column with --text-column{_only(texts, header)}")
     remedy = [f"name {' and '.join(advice)}"] if advice else []
-    if has_label and categories:
+    if label is not None and categories:
         remedy.append("make columns of 0 and 1 of categories, or remove them")
     if len(wordy) == 1:
         column = wordy[0]
@@ -67,7 +77,9 @@ def explain(
         what = f": column {header[column]!r} is not numeric (row {row}: {cell!r})"
     else:
         what = f" has several columns of words ({', '.join(header[i] for i in wordy)})"
-    raise InputError(f"{path}{what}; {'; or '.join(remedy)}")
+    is_plain = not label or label.lower() in ("label", "labels")
+    found = "" if is_plain else f" (labels: column {label!r})"
+    raise InputError(f"{path}{what}{found}; {'; or '.join(remedy)}")
 
 
 def _are_sentences(cells: list[str]) -> bool:
