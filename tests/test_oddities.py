@@ -171,16 +171,24 @@ class TestColumnsOfWords:
         return str(refused.value).removeprefix(f"{path}")
 
     def test_categories(self, tmp_path: Path) -> None:
-        said = self.refused(table(tmp_path / "t.csv", city=CITIES))
+        path = table(tmp_path / "t.csv", city=CITIES, size=[1.5, 2.5, "?", 4.5] * 10)
+        found = notes(path)
+        assert "categories, a column of 0 and 1 for each: 'city'" in found
+        assert (
+            "cells are missing in 'size': filled with the median; a column of 0 and 1 says where"
+        ) in found
+
+    def test_too_many_for_categories(self, tmp_path: Path) -> None:
+        said = self.refused(table(tmp_path / "t.csv", name=[f"n{i}" for i in range(40)]))
         assert said == (
-            ": column 'city' is not numeric (row 1: 'Oslo'); "
+            ": column 'name' is not numeric (row 1: 'n0'); "
             "make columns of 0 and 1 of categories, or remove them"
         )
 
     def test_some_cells_among_numbers(self, tmp_path: Path) -> None:
-        said = self.refused(table(tmp_path / "t.csv", size=[1.5, 2.5, "?", 4.5] * 10, city=CITIES))
+        said = self.refused(table(tmp_path / "t.csv", size=[1.5, 2.5, "w", 4.5] * 10, city=CITIES))
         assert said == (
-            ": column 'size' is not numeric (row 3: '?'); fill the 10 cells that are no numbers, "
+            ": column 'size' is not numeric (row 3: 'w'); fill the 10 cells that are no numbers, "
             "or remove their rows"
         )
 
@@ -196,8 +204,8 @@ class TestColumnsOfWords:
     def test_both(self, tmp_path: Path) -> None:
         path = table(tmp_path / "t.csv", **{"a title": TEXTS, "city": CITIES})
         assert self.refused(path) == (
-            " has several columns of words (a title, city); name the text column with "
-            "--text-column 'a title'; or make columns of 0 and 1 of categories, or remove them"
+            ": column 'a title' is not numeric (row 1: 'the 0 quick brown foxes'); name the text "
+            "column with --text-column 'a title'"
         )
 
     def test_no_label(self, tmp_path: Path) -> None:

@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from mlnt.api import train
 from mlnt.config import Settings, fields_by_name
+from mlnt.data.columns import Column, needs_columns
 from mlnt.data.dataset import Dataset
+from mlnt.data.encoding import Encoder, TableEncoder
+from mlnt.data.frames import is_frame
 from mlnt.data.label_files import as_array, as_texts
 from mlnt.data.prepare import hold_out
 from mlnt.data.sources import open_dataset
@@ -41,10 +44,10 @@ FEWEST_HELD_OUT = 10  # below, the training data itself chooses
 class MLNTClassifier(ClassifierMixin, BaseEstimator):
     """A neural network trained on labels of which some are wrong; it says which.
 
-    X may be rows [N, D], a data frame of numbers, images [N, H, W] or [N, C, H, W], or texts;
-    y any labels that scikit-learn takes. A part of each class is held out to choose the best epoch:
-    a tenth of all samples, of few samples twenty or three tenths. Where ten cannot be held out, all
-    are trained on, and choose the epoch too.
+    X may be rows [N, D], images [N, H, W] or [N, C, H, W], texts, or a data frame, which may hold
+    categories and missing cells; y any labels that scikit-learn takes. A part of each class is held
+    out to choose the best epoch: a tenth of all samples, of few samples twenty or three tenths.
+    Where ten cannot be held out, all are trained on, and choose the epoch too.
 
     After `fit`:
         classes_        the labels that occur, sorted: the columns of `predict_proba`
@@ -215,7 +218,8 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
             rows = images.reshape(len(images), math.prod(images.shape[1:]))
             checked = validate_data(self, rows, reset=first, force_writeable=True)
             return checked.reshape(images.shape)
-        _check_columns(X)
+        if is_frame(X) and (needs_columns(X) if first else _made_of(self.encoder_)):
+            return validate_data(self, X, reset=first, skip_check_array=True)
         return validate_data(self, X, reset=first, force_writeable=True)
 
     def _with_validation(self, dataset: Dataset, share: float, seed: int) -> Dataset:
@@ -244,17 +248,8 @@ def _axes(X: Any) -> int:
     return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
 
 
-def _check_columns(X: Any) -> None:
-    """Raise InputError where a data frame has a column that does not hold numbers."""
-    if not hasattr(X, "select_dtypes"):
-        return
-    others = X.infer_objects().select_dtypes(exclude=["number", "bool"])
-    if len(others.columns):
-        name = others.columns[0]
-        raise InputError(
-            f"column {name!r} holds {others.dtypes.iloc[0]}, not numbers; put a OneHotEncoder "
-            "before (make_column_transformer), or give a column of texts alone"
-        )
+def _made_of(encoder: Encoder) -> tuple[Column, ...]:
+    return encoder.made_of if isinstance(encoder, TableEncoder) else ()
 
 
 def _labels(y: Any) -> np.ndarray:

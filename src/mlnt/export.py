@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt import __version__
+from mlnt.data.columns import columns_to_json
 from mlnt.data.encoding import _WORD as WORD
 from mlnt.data.encoding import PAD, UNKNOWN, Encoder, ImageEncoder, TableEncoder, TextEncoder
 from mlnt.data.image_files import CROP, IMAGENET_MEAN, SIZE
@@ -175,6 +176,12 @@ def describe(encoder: Encoder, classes: tuple[str, ...]) -> dict[str, str]:
     elif isinstance(encoder, TableEncoder):
         found["input"] = f"{kind} [batch, {shape}]: the columns, as the training data had them"
         found["columns"] = json.dumps(encoder.columns)
+        if encoder.made_of:
+            found["input"] += (
+                " once categories are columns of 0 and 1, missing numbers filled, and columns "
+                "say where they were"
+            )
+            found["made_of"] = json.dumps(columns_to_json(encoder.made_of))
     else:
         found["input"] = f"{kind} [batch, {shape}]: the numbers of the words of each text"
         found["tokenising"] = (

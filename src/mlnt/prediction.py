@@ -21,7 +21,7 @@ from mlnt.data.oddities import other_range
 from mlnt.data.picture_sets import has_pictures, pictures_to_predict
 from mlnt.data.pictures import printable
 from mlnt.data.saved_splits import open_splits
-from mlnt.data.sources import Source, fitting, read
+from mlnt.data.sources import Source, fitting, read_further
 from mlnt.data.tables import is_table
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
@@ -75,8 +75,7 @@ def predict(
         samples = [printable(text) for text in split.texts or ()]
         labels = None if bool((split.labels < 0).any()) else split.labels
     else:
-        columns = getattr(encoder, "columns", ())
-        raw = read(data, label_column, text_column, columns, further=True)
+        raw = read_further(data, encoder, label_column, text_column)
         raw = fitting(raw, encoder, "this")
         inputs = encoder.encode(raw.samples)
         unknown = tuple(name for name in dict.fromkeys(raw.labels or ()) if name not in classes)

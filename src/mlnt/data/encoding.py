@@ -14,6 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.data.columns import (
+    Column,
+    cells_of,
+    columns_from_json,
+    columns_to_json,
+    names_of,
+    numbers_of,
+)
 from mlnt.errors import InputError
 
 PAD, UNKNOWN = 0, 1
@@ -79,10 +87,13 @@ class TableEncoder:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     bent: tuple[bool, ...] = ()  # empty where no column is
+    made_of: tuple[Column, ...] = ()  # the columns of the table, if not all were numbers
     kind = "table"
 
     @classmethod
-    def fit(cls, rows: np.ndarray, columns: Sequence[str] = ()) -> "TableEncoder":
+    def fit(
+        cls, rows: np.ndarray, columns: Sequence[str] = (), made_of: tuple[Column, ...] = ()
+    ) -> "TableEncoder":
         rows = np.require(rows, np.float64, "W")  # torch warns of memory that it may not write
         names = tuple(columns) or unnamed(rows.shape[1])
         if rows.shape[1] == 0:
@@ -99,13 +110,22 @@ class TableEncoder:
         heavy = (spread > 0) & (std > HEAVY * spread) & (std * 1e-300 < spread)
         bent = heavy & (scale == std)  # else it is constant
         mean, std = np.where(bent, (middle, spread), (mean, scale)).tolist()
-        return cls(names, tuple(mean), tuple(std), tuple(bent.tolist()) if bent.any() else ())
+        flags = tuple(bent.tolist()) if bent.any() else ()
+        return cls(names, tuple(mean), tuple(std), flags, made_of)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.columns),)
 
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """The names that the table has for them."""
+        return tuple(column.name for column in self.made_of) or self.columns
+
     def encode(self, rows: Any) -> Tensor:
+        """Of rows of numbers, or of a data frame as that of the training was."""
+        if self.made_of and hasattr(rows, "iloc"):
+            rows = numbers_of(self.made_of, cells_of(rows), "the data frame")
         rows = np.asarray(rows, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.columns):
             raise InputError(
@@ -170,8 +190,10 @@ def split_words(text: str) -> list[str]:
 
 
 def encoder_to_json(encoder: Encoder) -> dict[str, Any]:
-    return {"kind": encoder.kind, **{k: list(v) if isinstance(v, tuple) else v
-                                     for k, v in vars(encoder).items()}}  # fmt: skip
+    values = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(encoder).items()}
+    if isinstance(encoder, TableEncoder):
+        values["made_of"] = columns_to_json(encoder.made_of)
+    return {"kind": encoder.kind, **values}
 
 
 def encoder_from_json(values: dict[str, Any]) -> Encoder:
@@ -179,6 +201,8 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
 
     The sizes of the network and of its inputs follow from it.
     """
+    if values.get("made_of"):
+        values = values | {"made_of": columns_from_json(values["made_of"])}
     kinds = {"image": ImageEncoder, "table": TableEncoder, "text": TextEncoder}
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
     encoder = kinds[values["kind"]](**fields)
@@ -196,6 +220,9 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
         raise ValueError("std holds a zero")
     if isinstance(encoder, TableEncoder) and encoder.bent:
         _check_flags(encoder.bent, encoder.shape[0], "bent")
+    made = encoder.made_of if isinstance(encoder, TableEncoder) else ()
+    if made and names_of(made) != encoder.columns:
+        raise ValueError("columns must be those that made_of makes")
     return encoder
 
 

@@ -6,16 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlnt.data.columns import Column
 from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.wordy_columns import as_number
+from mlnt.data.wordy_columns import MISSING, as_number
 
 FEWEST_ROWS = 10  # of fewer anything may be chance
 NAMED, IN_FULL = 5, 5
 OTHER_SCALE = 10  # times the spread of the training data, or less than a tenth of it
 BLANK = 1e-5  # of this spread images have no scale
-MISSING = ("nan", "n/a", "na", "none", "null", "?")  # what tables write where they know nothing
 
 
 def span(names: Sequence[str]) -> str:
@@ -84,6 +84,17 @@ def far_values(rows: np.ndarray, encoder: TableEncoder) -> Iterator[str]:
         f"({far:.6g} in {names[0]!r}); they are drawn in by asinh; does one stand for a missing "
         "value?"
     )
+
+
+def made_columns(columns: Sequence[Column]) -> Iterator[str]:
+    """Notes of columns that were no numbers, or not all of them."""
+    if words := [repr(column.name) for column in columns if column.categories]:
+        yield f"categories, a column of 0 and 1 for each: {few_of(words)}"
+    if filled := [repr(column.name) for column in columns if column.marks]:
+        yield (
+            f"cells are missing in {few_of(filled)}: filled with the median; a column of 0 and 1 "
+            "says where"
+        )
 
 
 def other_range(inputs: Tensor | ImageFiles, encoder: Encoder, what: str) -> Iterator[str]:

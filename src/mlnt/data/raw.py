@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlnt.data.columns import Column
 from mlnt.files import read_at_most, read_file
 
 __all__ = ["Known", "Raw", "Source", "exists", "read_at_most", "read_file"]
@@ -22,6 +23,7 @@ class Raw:
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what the user should know of it
     label: str | None = None  # the column that the labels came from
+    made_of: tuple[Column, ...] = ()  # what became these columns, if not all were numbers
 
     @property
     def texts(self) -> list[str] | None:

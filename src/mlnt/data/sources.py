@@ -14,6 +14,14 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from mlnt.data.array_files import read_npz
+from mlnt.data.columns import (
+    Column,
+    cells_of,
+    fit_columns,
+    names_of,
+    needs_columns,
+    numbers_of,
+)
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
 from mlnt.data.frames import is_frame, part_frame
@@ -38,6 +46,7 @@ from mlnt.data.oddities import (
     far_values,
     few_of,
     label_once_more,
+    made_columns,
     other_range,
     row_counters,
     span,
@@ -118,11 +127,12 @@ def read(
     features: Sequence[str] = (),
     wanted: str = "test",
     further: bool = False,
+    made_of: tuple[Column, ...] = (),
 ) -> Raw:
     """Samples and labels (None if there are none) of a file or a pair of arrays.
 
     Of data that is divided: the part that is wanted, validation or test; train where it has no such
-    part. `features` and `further` are as in `read_table`.
+    part. `features`, `further` and `made_of` are as in `read_table`.
     """
     if isinstance(source, TensorDataset):
         source = source.tensors
@@ -134,10 +144,10 @@ def read(
     if isinstance(source, tuple):
         if len(source) != 2:
             raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
-        return _from_arrays(*source)
+        return _from_arrays(*source, made_of, further)
     if is_frame(source):
         parts = part_frame(source, label_column, text_column, features, further)
-        return _from_arrays(*parts)
+        return _from_arrays(*parts, made_of, further)
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
     known = find_known(source)
@@ -162,18 +172,43 @@ def read(
         if "X" not in arrays:
             raise InputError(f"{path} must hold arrays X and y, it holds {', '.join(arrays)}")
         return _from_arrays(arrays["X"], arrays.get("y"))
-    table = read_table(path, label_column, text_column, features, further)
+    table = read_table(path, label_column, text_column, features, further, made_of)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
-    return Raw(table.kind, table.samples, table.labels, table.columns, notes, table.label)
+    found = (table.kind, table.samples, table.labels, table.columns, notes)
+    return Raw(*found, table.label, table.made_of)
+
+
+def read_further(
+    source: Source,
+    encoder: Encoder,
+    label_column: str | None,
+    text_column: str | None,
+    wanted: str = "test",
+) -> Raw:
+    """Data beside that of the training, by the columns that this had."""
+    if not isinstance(encoder, TableEncoder):
+        return read(source, label_column, text_column, wanted=wanted, further=True)
+    columns, made = encoder.table_columns, encoder.made_of
+    return read(source, label_column, text_column, columns, wanted, True, made)
 
 
 def _name_of(source: Source) -> str:
     return Path(source).stem if isinstance(source, str | Path) else ARRAYS
 
 
-def _from_arrays(samples: Any, labels: Any) -> Raw:
+def _from_arrays(
+    samples: Any, labels: Any, made: tuple[Column, ...] = (), further: bool = False
+) -> Raw:
     names = None if labels is None else label_names(labels)
     columns = _names_of_columns(samples)
+    if is_frame(samples) and (made or (_may_be_made(samples) and not further)):
+        header, what = [str(name) for name in samples.columns], "the data frame"
+        places = known_columns(header, [column.name for column in made], what)
+        cells = cells_of(samples if places is None else samples.iloc[:, places])
+        made = made or fit_columns(header, cells, what)
+        samples, columns = numbers_of(made, cells, what), names_of(made)
+    else:
+        made = ()
     if (texts := as_texts(samples, "features")) is not None:
         kind, samples, count = "text", texts, len(texts)
     else:
@@ -190,7 +225,12 @@ def _from_arrays(samples: Any, labels: Any) -> Raw:
         kind, count = ("table" if samples.ndim == 2 else "image"), len(samples)
     if names is not None and len(names) != count:
         raise InputError(f"{count} samples but {len(names)} labels; they must be as many")
-    return Raw(kind, samples, names, columns)
+    return Raw(kind, samples, names, columns, made_of=made)
+
+
+def _may_be_made(frame: Any) -> bool:
+    """Whether it holds more than numbers, and is no column of texts."""
+    return needs_columns(frame) and (frame.shape[1] > 1 or as_texts(frame, "features") is None)
 
 
 def _names_of_columns(samples: Any) -> tuple[str, ...]:
@@ -245,7 +285,8 @@ def _from_raw(
         _check_texts(raw, name)
         encoder = TextEncoder.fit(raw.samples)
     elif raw.kind == "table":
-        encoder = TableEncoder.fit(raw.samples, raw.columns)
+        encoder = TableEncoder.fit(raw.samples, raw.columns, raw.made_of)
+        notes = (*notes, *made_columns(raw.made_of))
         odd = (row_counters(raw.samples, encoder.columns), far_values(raw.samples, encoder))
         notes = (*notes, *chain.from_iterable(odd))
     else:
@@ -306,9 +347,8 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
         if bool((split.labels < 0).any()):
             raise InputError(f"{what} data has no labels")
         return split
-    columns = getattr(dataset.encoder, "columns", ())
     label, text = dataset.label_column, dataset.text_column
-    raw = read(source, label, text, columns, wanted=what, further=True)
+    raw = read_further(source, dataset.encoder, label, text, what)
     return _encoded(raw, dataset, what)
 
 

@@ -4,18 +4,25 @@ import csv
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import numpy as np
 
+from mlnt.data.columns import Column, are_plain, fit_columns, names_of, numbers_of, parsed
 from mlnt.data.encoding import unnamed
 from mlnt.data.oddities import few_of
 from mlnt.data.pictures import are_picture_paths, is_picture_path
-from mlnt.data.wordy_columns import are_categories, check_numbers, explain, is_number
+from mlnt.data.wordy_columns import (
+    are_categories,
+    check_numbers,
+    explain,
+    is_missing,
+    is_number,
+)
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_file, open_text
 
@@ -38,6 +45,7 @@ class Table:
     columns: tuple[str, ...]
     passed_over: tuple[str, ...] = ()  # columns beside one of texts or of paths
     label: str | None = None  # the column that the labels came from
+    made_of: tuple[Column, ...] = ()  # as in Raw
 
 
 def is_table(path: Path) -> bool:
@@ -131,10 +139,12 @@ def read_table(
     text_column: str | None,
     features: Sequence[str] = (),
     further: bool = False,
+    made_of: tuple[Column, ...] = (),
 ) -> Table:
     """Read a table with a header. A column without a name (a saved row index) is passed over.
 
     features    columns of the training data, where that is known: no others are read
+    made_of     what became of these, where that is known
     further     than those: labels may be missing, and a column of texts may have another name
     """
     header, rows = _read_rows(path)
@@ -145,11 +155,15 @@ def read_table(
     labels = _labels(rows, label, path, further)
     found = None if label is None else header[label]
     known = known_columns(header, features, str(path))
+    if known is None and made_of:
+        known = others  # by their order
     if known is not None:
-        _check_known(path, header, rows, known)
-        return Table(
-            "table", _numbers(path, header, rows, known), labels, tuple(features), label=found
-        )
+        given = [[row[i] for row in rows] for i in known]
+        if made_of:
+            samples, columns = numbers_of(made_of, given, path), names_of(made_of)
+        else:
+            samples, columns = _numbers(path, features, given), tuple(features)
+        return Table("table", samples, labels, columns, label=found)
     if further and text_column not in header and _is_of_words(rows, others):
         text_column = header[others[0]]
     if text_column is not None:
@@ -162,20 +176,29 @@ def read_table(
         return Table(
             "text", [row[column] for row in rows], labels, (text_column,), passed_over, found
         )
-    numeric = [i for i in others if all(is_number(row[i]) for row in rows)]
-    wordy = sorted(set(others).difference(numeric))
-    is_text = len(wordy) == 1 and not numeric
+    if not others:
+        raise InputError(f"{path} has no column but the label; nothing to learn from")
+    by_column = list(zip(*rows, strict=True))
+    numbers = {i: parsed(by_column[i]) for i in others}
+    wordy = [i for i in others if numbers[i] is None]
+    is_text = len(wordy) == len(others) == 1
     for i in wordy:
-        check_numbers(path, header[i], [row[i] for row in rows], may_be_text=is_text)
+        check_numbers(path, header[i], by_column[i], may_be_text=is_text)
     if is_text:
         column = wordy[0]
-        return Table("text", [row[column] for row in rows], labels, (header[column],), label=found)
-    if wordy:
-        explain(path, header, rows, wordy, found or ("" if features else None))
-    if not numeric:
-        raise InputError(f"{path} has no column but the label; nothing to learn from")
-    samples, names = _numbers(path, header, rows, numeric), _names(header, numeric)
-    return Table("table", samples, labels, names, label=found)
+        return Table("text", list(by_column[column]), labels, (header[column],), label=found)
+    # Without a label column, one of these may be meant for it.
+    strange = [i for i in wordy if label is None or not are_categories(by_column[i])]
+    if strange:
+        explain(path, header, rows, strange, found or ("" if features else None))
+    names = tuple(header[i] for i in others)
+    cells = [by_column[i] if (values := numbers[i]) is None else values for i in others]
+    made = () if further else fit_columns(names, cells, path)
+    if are_plain(made):
+        samples = _numbers(path, names, [by_column[i] for i in others], numbers.values())
+        return Table("table", samples, labels, names, label=found)
+    samples = numbers_of(made, cells, path)
+    return Table("table", samples, labels, names_of(made), label=found, made_of=made)
 
 
 def _check_is_label(path: Path, header: list[str], rows: list[list[str]], label: int) -> None:
@@ -197,25 +220,28 @@ def _check_is_label(path: Path, header: list[str], rows: list[list[str]], label:
         )
 
 
-def _names(header: list[str], columns: Sequence[int]) -> tuple[str, ...]:
-    return tuple(header[i] for i in columns)
-
-
 def _numbers(
-    path: Path, header: list[str], rows: list[list[str]], columns: Sequence[int]
+    path: Path,
+    names: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numbers: Iterable[np.ndarray | None] | None = None,
 ) -> np.ndarray:
     """The values [N, D] of columns of numbers, of which none may be missing or infinite."""
-    values = np.array([[float(row[i] or "nan") for i in columns] for row in rows])
-    is_bad = ~np.isfinite(values)
+    found = [parsed(of_it) for of_it in cells] if numbers is None else list(numbers)
+    for name, of_it, values in zip(names, cells, found, strict=True):
+        if values is None:
+            _raise_words(path, name, of_it)
+    values_ND = np.column_stack([values for values in found if values is not None])
+    is_bad = ~np.isfinite(values_ND)
     if is_bad.any():
         row, place = (int(i) for i in np.argwhere(is_bad)[0])
-        cell = rows[row][columns[place]].strip()[:40]
+        cell = cells[place][row].strip()[:40]
         raise InputError(
             f"{path}: row {row + 1} has {repr(cell) if cell else 'nothing'} in column "
-            f"{header[columns[place]]!r}; {int(is_bad.any(axis=1).sum()):,} of {len(rows):,} rows "
+            f"{names[place]!r}; {int(is_bad.any(axis=1).sum()):,} of {len(is_bad):,} rows "
             "have a cell that is empty, NaN or infinite: fill these, or remove the rows"
         )
-    return values
+    return values_ND
 
 
 def known_columns(header: Sequence[str], features: Sequence[str], what: str) -> list[int] | None:
@@ -238,20 +264,14 @@ def known_columns(header: Sequence[str], features: Sequence[str], what: str) -> 
     return [places[name] for name in features]
 
 
-def _check_known(
-    path: Path, header: list[str], rows: list[list[str]], columns: Sequence[int]
-) -> None:
-    """Raise InputError where a column of the training data holds words here."""
-    for i in columns:
-        cells = [row[i] for row in rows]
-        row = next((n for n, cell in enumerate(cells, start=1) if not is_number(cell)), None)
-        if row is not None:
-            check_numbers(path, header[i], cells)
-            cell = cells[row - 1][:40]
-            raise InputError(
-                f"{path}: column {header[i]!r} is not numeric (row {row}: {cell!r}), "
-                "but that of the training data is"
-            )
+def _raise_words(path: Path, name: str, cells: Sequence[str]) -> NoReturn:
+    """Of a column that holds words here, but numbers in the training data."""
+    check_numbers(path, name, cells)
+    row, cell = next((n, c) for n, c in enumerate(cells, 1) if not (is_number(c) or is_missing(c)))
+    raise InputError(
+        f"{path}: column {name!r} is not numeric (row {row}: {cell[:40]!r}), "
+        "but that of the training data is"
+    )
 
 
 def _is_of_words(rows: list[list[str]], columns: Sequence[int]) -> bool:

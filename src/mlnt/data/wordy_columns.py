@@ -10,6 +10,8 @@ from mlnt.errors import InputError
 
 MOST_CATEGORIES = 50
 EACH_SEEN = 2  # times, on average
+# What tables write where they know nothing.
+MISSING = ("nan", "n/a", "na", "none", "null", "?")
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
@@ -23,6 +25,11 @@ def as_number(name: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def is_missing(cell: str) -> bool:
+    cell = cell.strip()
+    return not cell or cell.casefold() in MISSING
+
+
 def is_number(cell: str) -> bool:
     """An empty cell counts: a missing number is an error of its own, not a text."""
     try:
@@ -32,9 +39,12 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def check_numbers(path: Path, name: str, cells: list[str], may_be_text: bool = False) -> None:
+def check_numbers(
+    path: str | Path, name: str, cells: Sequence[str], may_be_text: bool = False
+) -> None:
     """Raise InputError where a column that holds words was to be one of numbers."""
-    words = [(row, cell.strip()) for row, cell in enumerate(cells, 1) if not is_number(cell)]
+    present = [(row, cell.strip()) for row, cell in enumerate(cells, 1) if not is_missing(cell)]
+    words = [(row, cell) for row, cell in present if not is_number(cell)]
     row, first = words[0]
     first = first[:40]
     if all(_DECIMAL_COMMA.fullmatch(word) for _, word in words):
@@ -42,7 +52,7 @@ def check_numbers(path: Path, name: str, cells: list[str], may_be_text: bool = F
             f"{path}: column {name!r} holds {first!r} (row {row}); decimal commas? "
             f"write {first.replace(',', '.')}"
         )
-    numbers = sum(cell.strip() != "" for cell in cells) - len(words)
+    numbers = len(present) - len(words)
     if numbers > len(words) and not may_be_text:
         raise InputError(
             f"{path}: column {name!r} is not numeric (row {row}: {first!r}); fill the "
@@ -72,7 +82,8 @@ def explain(
         remedy.append("make columns of 0 and 1 of categories, or remove them")
     if len(wordy) == 1:
         column = wordy[0]
-        row = next(n for n, row in enumerate(rows, start=1) if not is_number(row[column]))
+        cells = [row[column] for row in rows]
+        row = next(n for n, c in enumerate(cells, 1) if not (is_number(c) or is_missing(c)))
         cell = rows[row - 1][column][:40]
         what = f": column {header[column]!r} is not numeric (row {row}: {cell!r})"
     else:
