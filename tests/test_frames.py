@@ -36,6 +36,13 @@ def test_where_they_are_not_found() -> None:
     assert mlnt.open_dataset(points, labels=LABELS).encoder.columns == ("x", "y")
 
 
+def test_rows_without_a_label_are_left_out() -> None:
+    frame = NUMBERS.assign(label=[None, *LABELS[1:]])
+    data = mlnt.open_dataset(frame)
+    assert len(data.train) == 39
+    assert "1 row without a label left out; the others are counted without them" in data.notes
+
+
 def test_texts_in_a_column() -> None:
     frame = pandas.DataFrame({"n": range(40), "title": ["good day", "bad day"] * 20})
     data = mlnt.open_dataset(frame.assign(label=LABELS), text_column="title")

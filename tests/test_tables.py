@@ -167,6 +167,27 @@ class TestColumnsOfARun:
 
 
 class TestLabelsThatAreNotKnown:
+    def test_rows_without_are_left_out_of_training(self, tmp_path: Path) -> None:
+        data = mlnt.open_dataset(write(tmp_path / "t.csv", "a,label\n1,x\n2,\n3,y\n4, \n"))
+        assert data.train.inputs[:, 0].tolist() == [-1, 1]
+        said = "2 rows without a label left out; the others are counted without them"
+        assert said in data.notes
+        with pytest.raises(mlnt.InputError, match="row 1 has no label"):
+            mlnt.open_dataset(write(tmp_path / "t.csv", "a,label\n1,\n3,\n"))
+
+    def test_whole_numbers_with_a_point(self, tmp_path: Path) -> None:
+        with_point, without = "a,label\n1,0.0\n2,1.0\n3,\n", "a,label\n1,0\n2,1\n"
+        first, second = write(tmp_path / "t.csv", with_point), write(tmp_path / "u.csv", without)
+        for train, test in ((first, second), (second, write(tmp_path / "v.csv", with_point[:-4]))):
+            data = mlnt.open_dataset(train, test=test)
+            assert data.test is not None
+            assert (data.classes, data.test.labels.tolist()) == (("0", "1"), [0, 1])
+        assert mlnt.open_dataset(second, labels=["1.0", "0.0"]).train.labels.tolist() == [1, 0]
+        rated = write(tmp_path / "w.csv", "a,label\n" + "1,0.5\n2,1.0\n" * 8)
+        data = mlnt.open_dataset(rated, test=write(tmp_path / "x.csv", "a,label\n1,1.0\n"))
+        assert data.test is not None
+        assert (data.classes, data.test.labels.tolist()) == (("0.5", "1.0"), [1])
+
     def test_an_empty_column_is_not_compared_with(
         self, trained_on_numbers: Path, tmp_path: Path
     ) -> None:

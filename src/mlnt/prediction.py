@@ -14,6 +14,7 @@ from mlnt.data.cifar10 import find_cifar10
 from mlnt.data.encoding import Encoder, TextEncoder, encoder_from_json
 from mlnt.data.fashion_mnist import has_idx_files
 from mlnt.data.folders import SPLITS
+from mlnt.data.given_labels import named_as
 from mlnt.data.huggingface import is_saved_dataset
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED
@@ -78,9 +79,10 @@ def predict(
         raw = read_further(data, encoder, label_column, text_column)
         raw = fitting(raw, encoder, "this")
         inputs = encoder.encode(raw.samples)
-        unknown = tuple(name for name in dict.fromkeys(raw.labels or ()) if name not in classes)
+        given = named_as(raw.labels or (), classes)
+        unknown = tuple(name for name in dict.fromkeys(given) if name not in classes)
         if raw.labels is not None and not unknown:
-            labels = torch.tensor([classes.index(name) for name in raw.labels])
+            labels = torch.tensor([classes.index(name) for name in given])
     probabilities_NC = predict_probabilities(network.to(pick_device(device)), inputs).cpu()
     counted = readable(inputs)
     correct = None

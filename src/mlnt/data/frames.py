@@ -39,6 +39,14 @@ def part_frame(
     return frame.iloc[:, columns], labels
 
 
+def labelled_rows(samples: Any, labels: Any) -> tuple[Any, Any, int]:
+    """Samples and labels without the rows that have none, and how many these are."""
+    there = labels.notna().to_numpy()
+    if there.all() or not there.any():
+        return samples, labels, 0
+    return samples[there], labels[there], int((~there).sum())
+
+
 def _find_label(
     header: list[str], wanted: str | None, features: Sequence[str], further: bool
 ) -> int | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mlnt.data.dataset import Dataset
 from mlnt.data.label_files import classes_of, known_truth, label_names, read_label_file
 from mlnt.data.oddities import few_of
+from mlnt.data.wordy_columns import whole_names
 from mlnt.errors import InputError, did_you_mean
 
 
@@ -19,6 +20,7 @@ def with_labels(labels: Any, dataset: Dataset, take_truth: bool) -> Dataset:
     """Other labels to train on. `take_truth`: also the clean ones that a file holds beside them."""
     names = _as_many(labels, dataset, "labels")
     if not dataset.classes:
+        names = whole_names(names)
         dataset = replace(dataset, classes=classes_of(names))
     dataset = _noting_numbers(names, dataset, "labels")
     given = _numbered(names, dataset, "labels")
@@ -37,6 +39,7 @@ def with_true_labels(labels: Any, dataset: Dataset) -> Dataset:
 def class_numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Tensor:
     """Names of classes as their places; InputError where one is no class."""
     number = {name: index for index, name in enumerate(classes)}
+    names = named_as(names, classes)
     for row, name in enumerate(names):
         if name not in number:
             shown = ", ".join(classes[:20]) + (", …" if len(classes) > 20 else "")
@@ -45,6 +48,12 @@ def class_numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Te
                 f"{did_you_mean(name, classes)} (classes: {shown})"
             )
     return torch.tensor([number[name] for name in names], dtype=torch.long)
+
+
+def named_as(names: Sequence[str], classes: Sequence[str]) -> list[str]:
+    """Labels 0.0, 1.0 as 0, 1 where the classes are called so."""
+    whole = whole_names(list(names))
+    return whole if set(whole) <= set(classes) else list(names)
 
 
 def _as_many(labels: Any, dataset: Dataset, what: str) -> list[str]:

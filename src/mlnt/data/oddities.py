@@ -86,6 +86,14 @@ def far_values(rows: np.ndarray, encoder: TableEncoder) -> Iterator[str]:
     )
 
 
+def without_label(count: int) -> Iterator[str]:
+    if count:
+        yield (
+            f"{count:,} row{'s' * (count > 1)} without a label left out; the others are counted "
+            "without them"
+        )
+
+
 def made_columns(columns: Sequence[Column]) -> Iterator[str]:
     """Notes of columns that were no numbers, or not all of them."""
     if words := [repr(column.name) for column in columns if column.categories]:

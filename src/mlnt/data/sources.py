@@ -24,7 +24,7 @@ from mlnt.data.columns import (
 )
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
-from mlnt.data.frames import is_frame, part_frame
+from mlnt.data.frames import is_frame, labelled_rows, part_frame
 from mlnt.data.given_labels import class_numbers, with_labels, with_true_labels
 from mlnt.data.huggingface import (
     RawParts,
@@ -50,6 +50,7 @@ from mlnt.data.oddities import (
     other_range,
     row_counters,
     span,
+    without_label,
 )
 from mlnt.data.picture_sets import (
     from_pictures,
@@ -146,8 +147,12 @@ def read(
             raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
         return _from_arrays(*source, made_of, further)
     if is_frame(source):
-        parts = part_frame(source, label_column, text_column, features, further)
-        return _from_arrays(*parts, made_of, further)
+        samples, given = part_frame(source, label_column, text_column, features, further)
+        lacking = 0
+        if given is not None and not further:
+            samples, given, lacking = labelled_rows(samples, given)
+        raw = _from_arrays(samples, given, made_of, further)
+        return replace(raw, notes=(*raw.notes, *without_label(lacking)))
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
     known = find_known(source)
@@ -174,6 +179,7 @@ def read(
         return _from_arrays(arrays["X"], arrays.get("y"))
     table = read_table(path, label_column, text_column, features, further, made_of)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
+    notes = (*notes, *without_label(table.unlabelled))
     found = (table.kind, table.samples, table.labels, table.columns, notes)
     return Raw(*found, table.label, table.made_of)
 

@@ -22,6 +22,7 @@ from mlnt.data.wordy_columns import (
     explain,
     is_missing,
     is_number,
+    whole_names,
 )
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_file, open_text
@@ -45,6 +46,7 @@ class Table:
     columns: tuple[str, ...]
     passed_over: tuple[str, ...] = ()  # columns beside one of texts or of paths
     label: str | None = None  # the column that the labels came from
+    unlabelled: int = 0  # rows that were left out, as they had no label
     made_of: tuple[Column, ...] = ()  # as in Raw
 
 
@@ -97,6 +99,8 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
     if column is None:
         return None
     labels = _labels(rows, label, path, further)
+    if labels is not None and not further:
+        labels = whole_names(labels)
     others = (i for i in named_columns(header) if i not in (column, label))
     paths = [row[column].strip() for row in rows]
     return Table("paths", paths, labels, (header[column],), tuple(header[i] for i in others))
@@ -150,9 +154,15 @@ def read_table(
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, features, path, further)
     others = [i for i in named_columns(header, features) if i != label]
-    if label is not None and label_column is None and not further:
-        _check_is_label(path, header, rows, label)
+    unlabelled = 0
+    if label is not None and not further:
+        labelled = [row for row in rows if row[label].strip()]
+        unlabelled, rows = len(rows) - len(labelled), labelled or rows
+        if label_column is None:
+            _check_is_label(path, header, rows, label)
     labels = _labels(rows, label, path, further)
+    if labels is not None and not further:
+        labels = whole_names(labels)
     found = None if label is None else header[label]
     known = known_columns(header, features, str(path))
     if known is None and made_of:
@@ -174,7 +184,13 @@ def read_table(
         column = header.index(text_column)
         passed_over = tuple(header[i] for i in others if i != column)
         return Table(
-            "text", [row[column] for row in rows], labels, (text_column,), passed_over, found
+            "text",
+            [row[column] for row in rows],
+            labels,
+            (text_column,),
+            passed_over,
+            found,
+            unlabelled,
         )
     if not others:
         raise InputError(f"{path} has no column but the label; nothing to learn from")
@@ -186,7 +202,9 @@ def read_table(
         check_numbers(path, header[i], by_column[i], may_be_text=is_text)
     if is_text:
         column = wordy[0]
-        return Table("text", list(by_column[column]), labels, (header[column],), label=found)
+        return Table(
+            "text", list(by_column[column]), labels, (header[column],), (), found, unlabelled
+        )
     # Without a label column, one of these may be meant for it.
     strange = [i for i in wordy if label is None or not are_categories(by_column[i])]
     if strange:
@@ -196,9 +214,9 @@ def read_table(
     made = () if further else fit_columns(names, cells, path)
     if are_plain(made):
         samples = _numbers(path, names, [by_column[i] for i in others], numbers.values())
-        return Table("table", samples, labels, names, label=found)
+        return Table("table", samples, labels, names, (), found, unlabelled)
     samples = numbers_of(made, cells, path)
-    return Table("table", samples, labels, names_of(made), label=found, made_of=made)
+    return Table("table", samples, labels, names_of(made), (), found, unlabelled, made)
 
 
 def _check_is_label(path: Path, header: list[str], rows: list[list[str]], label: int) -> None:

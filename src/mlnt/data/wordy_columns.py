@@ -14,6 +14,7 @@ EACH_SEEN = 2  # times, on average
 MISSING = ("nan", "n/a", "na", "none", "null", "?")
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_WHOLE = re.compile(r"-?[0-9]+\.0")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+(?:[eE][-+]?[0-9]+)?")
 
 
@@ -23,6 +24,11 @@ def as_number(name: str) -> float | None:
         return None
     value = float(name)
     return value if math.isfinite(value) else None
+
+
+def whole_names(names: list[str]) -> list[str]:
+    """Labels 0.0, 1.0 as 0, 1: so pandas writes them once one of their column was missing."""
+    return [name[:-2] for name in names] if all(map(_WHOLE.fullmatch, names)) else names
 
 
 def is_missing(cell: str) -> bool:
