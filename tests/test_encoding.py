@@ -1,13 +1,20 @@
 """Encoders: what is constant, where the channels of images are."""
 
 import json
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from mlnt.data.encoding import ImageEncoder, TableEncoder, encoder_from_json, encoder_to_json
+from mlnt.data.encoding import (
+    ImageEncoder,
+    TableEncoder,
+    TextEncoder,
+    encoder_from_json,
+    encoder_to_json,
+)
 
 NUMBERS = np.random.default_rng(0).normal(size=(50, 3))
 
@@ -118,3 +125,26 @@ def test_images_of_the_shape_trained_on_are_taken_as_they_are() -> None:
     encoder = ImageEncoder((16, 16, 5), (0.0,) * 16, (1.0,) * 16)
     images = np.random.default_rng(0).random((4, 16, 16, 5))
     np.testing.assert_allclose(encoder.encode(images), images, rtol=1e-6)
+
+
+class TestRarities:
+    def test_by_hand(self) -> None:
+        encoder = TextEncoder.fit(["a b b", "a b", "a c"])
+        assert encoder.words == ("a", "b"), "c is there once"
+        assert encoder.rarities == (1.0, round(1 + math.log(4 / 3), 4)), "in 3 and 2 of 3 texts"
+
+    def test_encoders_from_before_there_were_any(self) -> None:
+        """What is written of one is what was read."""
+        old = encoder_from_json({"kind": "text", "words": ["a", "b"], "length": 3})
+        assert old == TextEncoder(("a", "b"), 3)
+        new = TextEncoder(("a", "b"), 3, (1.0, 2.5))
+        assert encoder_from_json(json.loads(json.dumps(encoder_to_json(new)))) == new
+
+    @pytest.mark.parametrize(
+        "rarities", [[1.0], [1.0, math.inf], [1.0, "2"], [1.0, True], 3, "ab", None, {}]
+    )
+    def test_what_cannot_be(self, rarities: object) -> None:
+        with pytest.raises(ValueError, match="rarities must hold"):
+            encoder_from_json(
+                {"kind": "text", "words": ["a", "b"], "length": 3, "rarities": rarities}
+            )

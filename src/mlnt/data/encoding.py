@@ -148,10 +148,14 @@ class TableEncoder:
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Texts as word numbers [N, L], padded with 0 behind; 1 is a word not seen in training."""
+    """Texts as word numbers [N, L], padded with 0 behind; 1 is a word not seen in training.
+
+    The rarity of a word that is in n of N texts is 1 + log((1 + N) / (1 + n)).
+    """
 
     words: tuple[str, ...]
     length: int
+    rarities: tuple[float, ...] = ()  # of the words; runs from before there were any have none
     kind = "text"
 
     @classmethod
@@ -161,7 +165,10 @@ class TextEncoder:
         kept = sorted(word for word, n in counts.most_common(most) if n >= at_least)
         # Long enough for 99 of 100 texts: one endless text must not set the length of all.
         length = int(np.quantile([len(words) for words in tokens], 0.99)) if tokens else 1
-        return cls(tuple(kept), min(max(length, 1), LONGEST_TEXT))
+        texts_with = Counter(word for words in tokens for word in set(words))
+        rarities = (1 + math.log((1 + len(texts)) / (1 + texts_with[word])) for word in kept)
+        rounded = tuple(round(rarity, 4) for rarity in rarities)
+        return cls(tuple(kept), min(max(length, 1), LONGEST_TEXT), rounded)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -209,6 +216,8 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
     if isinstance(encoder, TextEncoder):
         _check_texts(encoder.words, "words")
         _check_whole(encoder.length, LONGEST_TEXT, "length")
+        if encoder.rarities != ():
+            _check_numbers(encoder.rarities, len(encoder.words), "rarities")
         return encoder
     if isinstance(encoder, ImageEncoder):
         _check_shape(encoder.shape)
