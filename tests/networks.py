@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mlnt.models import Bag
+
 Parameters = dict[str, Tensor]
 CLASSES = 4
 
@@ -84,6 +86,24 @@ def gru() -> Case:
     return Case(GRUNet(), function, torch.randn(7, 4, 3))
 
 
+def bag() -> Case:
+    """Texts with padding behind, a word that is unknown and one that is twice there."""
+    rarities = (1.5, 1.0, 2.5)
+    words = torch.tensor([[2, 3, 4], [2, 0, 0], [1, 3, 0], [4, 4, 2], [1, 1, 0], [3, 2, 0]])
+
+    def function(p: Parameters, words_BL: Tensor) -> Tensor:
+        logits = []
+        for text in words_BL.tolist():
+            known = [(rarities[word - 2], p["embedding.weight"][word]) for word in text if word > 1]
+            length = math.sqrt(sum(rarity**2 for rarity, _ in known)) or 1.0
+            zero = p["head.weight"].new_zeros(3)
+            features = sum((0.2 * rarity / length * word for rarity, word in known), zero)
+            logits.append(p["head.weight"] @ features + p["head.bias"])
+        return torch.stack(logits)
+
+    return Case(Bag(5, CLASSES, rarities, width=3), function, words)
+
+
 class AttentionNet(nn.Module):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -121,5 +141,6 @@ CASES = {
     "conv": conv_with_batch_norm,
     "mlp": mlp,
     "gru": gru,
+    "bag": bag,
     "attention": attention,
 }

@@ -220,14 +220,15 @@ def test_dropout_masks_are_shared_in_the_inner_step_and_separate_after_it() -> N
     assert (folded[0] - torch.stack(losses).mean()).abs() < 4 * spread
 
 
-@pytest.mark.parametrize("name", ["gru", "attention"])
+@pytest.mark.parametrize("name", ["gru", "bag", "attention"])
 def test_what_cannot_be_folded_is_named_and_looped(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
     network = CASES[name]()
-    synthetic_MB = torch.randint(4, (2, 7))
-    target_BC = torch.full((7, 4), 0.25)
+    batch = len(network.inputs)
+    synthetic_MB = torch.randint(4, (2, batch))
+    target_BC = torch.full((batch, 4), 0.25)
     arguments = (network.module, network.inputs, synthetic_MB, target_BC, 0.1)
     with caplog.at_level(logging.WARNING, logger="mlnt"):
         folded = mlnt.meta_gradient(*arguments, engine="folded")

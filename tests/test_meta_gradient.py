@@ -20,7 +20,8 @@ def setup(name: str) -> tuple[Case, Tensor, Tensor]:
     torch.manual_seed(11)
     case = CASES[name]()
     case.module.double()
-    case = Case(case.module, case.function, case.inputs.double())
+    numbers = case.inputs.double() if case.inputs.is_floating_point() else case.inputs
+    case = Case(case.module, case.function, numbers)
     synthetic_MB = torch.randint(CLASSES, (SETS, len(case.inputs)))
     target_BC = torch.randn(len(case.inputs), CLASSES, dtype=torch.float64).softmax(dim=1)
     return case, synthetic_MB, target_BC

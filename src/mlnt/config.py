@@ -37,8 +37,8 @@ class Settings:
     )
     model: str = setting(
         "auto",
-        "network: auto, small_conv, pooled_conv, preact_resnet32, resnet18, resnet50, mlp, gru, "
-        "torchvision:NAME or timm:NAME",
+        "network: auto, small_conv, pooled_conv, preact_resnet32, resnet18, resnet50, mlp, bag, "
+        "gru, torchvision:NAME or timm:NAME",
         group="Method",
     )
     weights: str = setting(
@@ -310,7 +310,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "table": {**_SMALL, "model": "mlp", "epochs": 40},
     "text": {
         **_SMALL,
-        "model": "gru",
+        "model": "bag",
         "epochs": 16,
         "batch_size": 64,
         "lr": 0.5,

@@ -2,7 +2,7 @@
 
 import copy
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -14,12 +14,19 @@ from torch import Tensor, nn
 
 from mlnt.data.downloads import download_allowed
 from mlnt.data.encoding import PAD as PADDING
-from mlnt.data.encoding import Encoder, TextEncoder
+from mlnt.data.encoding import UNKNOWN, Encoder, TextEncoder
 from mlnt.data.raw import exists
 from mlnt.data.tensor_files import read_tensors
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.files import open_file
 from mlnt.resnet import resnet18, resnet50
+
+KNOWN = UNKNOWN + 1  # the number of the first word of the vocabulary
+# How long a bag's weights are: shorter ones are learnt more slowly, and wrong labels most of all.
+# By labels held out of the Hausa news' training titles, with 0, 40 and 60 % noise put in and as
+# they were labelled; that the preset's rates suit a GRU as well is why it is not they that differ.
+BAG_SCALE = 0.2
+TINY = 1e-12
 
 
 class SmallConv(nn.Sequential):
@@ -75,6 +82,34 @@ class MLP(nn.Sequential):
             nn.ReLU(),
             nn.Linear(width, classes),
         )
+
+
+class Bag(nn.Module):
+    """Embeddings of the words, summed by tf-idf whatever their order, for texts.
+
+    h = s Σ_l w_l E_l / √(Σ_l w_l²) over the places l of a text; w is the rarity of the word there,
+    0 of padding and of words not seen in training. A non-linearity behind it would help to learn
+    wrong labels by heart.
+    """
+
+    rarity_V: Tensor
+
+    def __init__(
+        self, vocabulary: int, classes: int, rarities: Sequence[float] = (), width: int = 64
+    ) -> None:
+        super().__init__()
+        known = torch.tensor(rarities) if rarities else torch.ones(vocabulary - KNOWN)
+        self.register_buffer("rarity_V", torch.cat([torch.zeros(KNOWN), known]))
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=PADDING)
+        # Small, so that what is learnt of a word soon outweighs what it began with.
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, words_BL: Tensor) -> Tensor:
+        weight_BL = self.rarity_V[words_BL]
+        length_B1 = weight_BL.square().sum(dim=1, keepdim=True).clamp(min=TINY).sqrt()
+        share_B1L = (BAG_SCALE * weight_BL / length_B1).unsqueeze(1)
+        return self.head((share_B1L @ self.embedding(words_BL)).squeeze(1))
 
 
 class GRU(nn.Module):
@@ -155,6 +190,7 @@ _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
     "resnet18": ("image", lambda encoder, classes: resnet18(encoder.shape[0], classes)),
     "resnet50": ("image", lambda encoder, classes: resnet50(encoder.shape[0], classes)),
     "mlp": ("table", lambda encoder, classes: MLP(encoder.shape[0], classes)),
+    "bag": ("text", lambda encoder, classes: _bag(encoder, classes)),
     "gru": ("text", lambda encoder, classes: _gru(encoder, classes)),
 }
 
@@ -171,7 +207,7 @@ def is_imported(name: str) -> bool:
 
 def usual_model(kind: str) -> str:
     """The name of the small network for a kind of data."""
-    return {"image": "small_conv", "table": "mlp", "text": "gru"}[kind]
+    return {"image": "small_conv", "table": "mlp", "text": "bag"}[kind]
 
 
 def build_model(
@@ -261,6 +297,11 @@ def check_output(model: nn.Module, inputs: Tensor, classes: int) -> None:
             f"the model must give [B, {classes}] logits for {classes} classes, got "
             f"{shape} for a batch of {len(inputs)}; change its last layer"
         )
+
+
+def _bag(encoder: Encoder, classes: int) -> nn.Module:
+    assert isinstance(encoder, TextEncoder)
+    return Bag(encoder.vocabulary_size, classes, encoder.rarities)
 
 
 def _gru(encoder: Encoder, classes: int) -> nn.Module:

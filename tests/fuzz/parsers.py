@@ -285,9 +285,9 @@ def _config_of_run() -> bytes:
 
 def _config_seeds() -> list[bytes]:
     image = {"kind": "image", "shape": [1, 8, 8], "mean": [0], "std": [1]}
-    text = {"kind": "text", "words": ["a", "b"], "length": 3}
+    text = {"kind": "text", "words": ["a", "b"], "length": 3, "rarities": [1, 2.5]}
     found = [json.loads(_config_of_run()) for _ in range(3)]
-    for config, encoder, model in zip(found[1:], (image, text), ("small_conv", "gru"), strict=True):
+    for config, encoder, model in zip(found[1:], (image, text), ("small_conv", "bag"), strict=True):
         config["data"]["encoder"], config["settings"]["model"] = encoder, model
     return [json.dumps(config).encode() for config in found]
 
