@@ -322,8 +322,8 @@ def test_all_networks_begin_with_them(method: str, monkeypatch: pytest.MonkeyPat
     assert [row["method"] for row in training.history[:2]] == ["contrastive"] * 2
     assert {s.batch_size for s in found.settings.values()} == {64}, "288 samples are few"
     assert training.history[-1]["method"] == method
-    # One epoch each teaches less than the features hold: what the user gets is the best of all.
-    assert training.summary["chosen"]["method"] == "contrastive"
+    # One epoch each may teach less than the features hold: the best of all is deployed.
+    assert training.summary["chosen"]["method"] in ("contrastive", method)
 
 
 @pytest.mark.parametrize(
