@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
@@ -227,6 +228,8 @@ class TestImages:
         first = quick().fit(images, labels)
         assert first.n_features_in_ == 3 * 8 * 8
         assert first.score(images, labels) > 0.9
+        with pytest.warns(UserWarning, match="these images have values from 0 to 1, "):
+            first.predict(images / 255)
         last = quick().fit(images.transpose(0, 2, 3, 1), labels)
         np.testing.assert_array_equal(
             first.predict_proba(images), last.predict_proba(images.transpose(0, 2, 3, 1))
@@ -277,6 +280,15 @@ class TestAsOneOfMany:
             torch.testing.assert_close(value, before[name], rtol=0, atol=0)
         made = quick(model=lambda: MLP(4, 3, width=16)).fit(rows, numbers)
         assert made.score(rows, numbers) > 0.8
+
+    def test_sparse_rows_are_those_of_the_dense_matrix(self, irises: tuple) -> None:
+        rows, numbers = irises
+        found, expected = quick().fit(csr_array(rows), numbers), quick().fit(rows, numbers)
+        np.testing.assert_array_equal(
+            found.predict_proba(csr_array(rows)), expected.predict_proba(rows)
+        )
+        with pytest.raises(InputError, match="as a dense matrix has 4,000,000,000 cells"):
+            quick().fit(csr_array((2, 2_000_000_000)), [0, 1])
 
     def test_threads_do_not_draw_for_each_other(self, irises: tuple) -> None:
         rows, numbers = irises

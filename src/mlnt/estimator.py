@@ -4,12 +4,14 @@ X, y -> samples and class numbers, checked -> validation held out -> `train` -> 
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite, check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -23,6 +25,7 @@ from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import Encoder, TableEncoder
 from mlnt.data.frames import is_frame
 from mlnt.data.label_files import as_array, as_texts
+from mlnt.data.oddities import other_range
 from mlnt.data.prepare import hold_out
 from mlnt.data.sources import open_dataset
 from mlnt.defaults import choose_settings
@@ -39,6 +42,7 @@ from mlnt.training import Stage, Watcher
 WANTED_HELD_OUT = 20
 LARGEST_SHARE = 0.3  # that is held out to have so many
 FEWEST_HELD_OUT = 10  # below, the training data itself chooses
+MOST_CELLS = 200_000_000  # of a sparse matrix, which a network takes as a dense one
 
 
 class MLNTClassifier(ClassifierMixin, BaseEstimator):
@@ -141,7 +145,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         check_consistent_length(samples, labels)
         classes, numbers = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
-            raise InputError(f"y has one class only ({classes[0]!r}); a classifier needs two")
+            raise InputError(f"y has one class only ({classes[0]}); a classifier needs two")
         dataset = open_dataset((samples, numbers))
         dataset = replace(dataset, classes=tuple(str(name) for name in classes))
         settings = self._given_settings()
@@ -172,6 +176,8 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities [N, C] of the classes, in the order of `classes_`."""
         check_is_fitted(self)
         inputs = self.encoder_.encode(self._samples(X, first=False))
+        for note in other_range(inputs, self.encoder_, "these"):
+            warnings.warn(note, stacklevel=2)
         return predict_probabilities(self.model_.to(self._device()), inputs).cpu().numpy()
 
     def predict(self, X: Any) -> np.ndarray:
@@ -189,6 +195,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
+        tags.input_tags.sparse = True
         return tags
 
     def _given_settings(self) -> dict[str, Any]:
@@ -204,11 +211,12 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
 
     def _samples(self, X: Any, first: bool) -> Any:
         """Rows, images or texts, checked as scikit-learn does; the `first` set what may follow."""
-        X = as_array(X, "X") if isinstance(X, Tensor) else X
+        X = as_array(X, "X") if isinstance(X, Tensor) else _dense(X) if issparse(X) else X
         axes, texts = _axes(X), as_texts(X, "X")
         kind = "text" if texts is not None else "image" if axes in (3, 4) else "table"
         if not first and kind != self.encoder_.kind:
-            raise InputError(f"fit had {self.encoder_.kind} data, X is {kind} data")
+            wanted = {"text": "; give a list of texts"}.get(self.encoder_.kind, "")
+            raise InputError(f"fit had {self.encoder_.kind} data, X is {kind} data{wanted}")
         if texts is not None:
             for name in ("n_features_in_", "feature_names_in_"):
                 self.__dict__.pop(name, None)  # of an earlier fit
@@ -246,6 +254,16 @@ MLNTClassifier.__doc__ = f"{MLNTClassifier.__doc__}".rstrip() + "".join(
 
 def _axes(X: Any) -> int:
     return X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
+
+
+def _dense(X: Any) -> np.ndarray:
+    cells = math.prod(X.shape)
+    if cells > MOST_CELLS:
+        raise InputError(
+            f"X is sparse, and as a dense matrix has {cells:,} cells, at most {MOST_CELLS:,} are "
+            "taken; give texts as they are, or fewer columns"
+        )
+    return X.toarray()
 
 
 def _made_of(encoder: Encoder) -> tuple[Column, ...]:
