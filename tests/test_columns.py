@@ -116,7 +116,7 @@ class TestOfATable:
 
     def test_infinite_is_no_number(self, tmp_path: Path) -> None:
         path = write(tmp_path / "t.csv", CELLS | {"n": ["inf"] * 40, "label": LABELS})
-        with pytest.raises(mlnt.InputError, match="row 1 has inf in column 'n'"):
+        with pytest.raises(mlnt.InputError, match="row 1 has 'inf' in column 'n'"):
             mlnt.open_dataset(path)
 
 

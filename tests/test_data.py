@@ -125,9 +125,9 @@ class TestTables:
         [
             ("a,label\n1,x\n", "one class only"),
             ("a,label\n1,x\n2,x\n", r"one class only \('x'\)"),
-            ("a,label\n1,x\n,y\n", "t.csv: row 2 has nothing in column 'a'; 1 of 2 rows have"),
             ("a,label\n1,x\ninf,y\n", "row 2 has 'inf' in column 'a'"),
-            ("a,label\n1,x\n2,\n", "row 2 has no label"),
+            ("a,label\n1,x\n2,\n", r"one class only \('x'\)"),
+            ("a,label\n1,\n2,\n", "row 1 has no label"),
             ("a,label\n1,x\n2\n", "row 2 has 1 cells, the header has 2"),
             ("a,b,label\n1,red,x\n2,4,y\n", "column 'b' is not numeric .row 1: 'red'"),
             ("a,b,label\nq,red,x\nw,4e,y\n", "several columns of words .a, b."),

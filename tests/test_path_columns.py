@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 import mlnt
+from mlnt.data.check import check_tree
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.pictures import are_picture_paths
 
@@ -90,3 +91,68 @@ def test_labels_may_look_like_pictures(folder: Path) -> None:
     place.write_text("a,b,label\n" + rows)
     found = mlnt.open_dataset(place)
     assert (found.kind, found.classes) == ("table", ("x.png", "y.png"))
+
+
+def pictures(root: Path) -> list[tuple[str, str]]:
+    """Path and class of 24 pictures that lie there."""
+    made = [(f"{'ab'[n % 2]}/{n}.png", "ab"[n % 2]) for n in range(24)]
+    for number, (path, name) in enumerate(made):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (10, 10), (9 * number, 200 * (name == "b"), 0)).save(root / path)
+    return made
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_paths_from_the_root_may_lead_into_the_folder(tmp_path: Path) -> None:
+    below = pictures(tmp_path)
+    rows = [f"{tmp_path / path},{name}" for path, name in below]
+    data = mlnt.open_dataset(write(tmp_path / "t.csv", "\n".join(["path,label", *rows])))
+    assert data.train.texts is not None
+    assert list(data.train.texts) == [path for path, _ in below]
+    elsewhere = [f"{tmp_path}-other/{path},{name}" for path, name in below]
+    with pytest.raises(mlnt.InputError, match="row 1 leads out of its folder"):
+        mlnt.open_dataset(write(tmp_path / "u.csv", "\n".join(["path,label", *elsewhere])))
+
+
+def test_paths_of_windows(tmp_path: Path) -> None:
+    rows = [f"{path.replace('/', chr(92))},{name}" for path, name in pictures(tmp_path)]
+    path = write(tmp_path / "t.csv", "\n".join(["path,label", *rows]))
+    with pytest.raises(mlnt.InputError, match=r"row 1 has a path as Windows writes it .*; write"):
+        mlnt.open_dataset(path)
+
+
+def test_a_folder_in_a_folder(tmp_path: Path) -> None:
+    pictures(tmp_path / "nest" / "data")
+    with pytest.raises(
+        mlnt.InputError, match=r"'data' holds folders \(a, b\); did you mean .*data\?"
+    ):
+        mlnt.open_dataset(tmp_path / "nest")
+
+
+def test_unknown_labels_of_pictures_are_not_compared(tmp_path: Path) -> None:
+    rows = [f"{path},{name}" for path, name in pictures(tmp_path)]
+    train = write(tmp_path / "t.csv", "\n".join(["path,label", *rows]))
+    options = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 8, "model": "small_conv"}
+    mlnt.train(train, out=tmp_path / "run", image_size=16, **options)
+    other = write(tmp_path / "u.csv", "\n".join(["path,label", rows[0], rows[1][:-1] + "z"]))
+    found = mlnt.predict(tmp_path / "run", other)
+    assert (found.accuracy, found.unknown, len(found.predicted)) == (None, ("z",), 2)
+    assert mlnt.predict(tmp_path / "run", train).accuracy is not None
+    with pytest.raises(mlnt.InputError, match="'z', which is not a class"):
+        mlnt.open_dataset(train, test=other)
+
+
+def test_a_table_is_checked(tmp_path: Path) -> None:
+    rows = [f"{path},{name}" for path, name in pictures(tmp_path)]
+    path = write(tmp_path / "t.csv", "\n".join(["path,label", *rows, "a/none.png,a"]))
+    report = check_tree(path)
+    assert not report.ok
+    assert "1 of 25 pictures are missing (a/none.png)" in report.verdict
+    numbers = write(tmp_path / "u.csv", "n,label\n1,x\n2,y\n3,\n")
+    report = check_tree(numbers)
+    assert (report.ok, report.parts[0].per_class) == (True, [1, 1])
+    assert report.verdict == "complete: 2 rows are there, and all can be read"

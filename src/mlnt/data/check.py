@@ -18,8 +18,11 @@ from mlnt.data.folders import image_folder_parts
 from mlnt.data.huggingface import is_saved_dataset, read_saved
 from mlnt.data.image_files import CROP, SIZE
 from mlnt.data.label_files import sorted_classes
+from mlnt.data.picture_sets import has_pictures, picture_parts
 from mlnt.data.pictures import Parts, PathTable, PictureError, read_picture
 from mlnt.data.raw import exists
+from mlnt.data.sources import open_dataset
+from mlnt.data.tables import is_table
 from mlnt.errors import InputError
 
 CONFIDENCE = 0.95
@@ -137,13 +140,20 @@ class Report:
 def check_tree(path: str | Path, seconds: float = 60) -> Report:
     """Look at a Clothing1M tree, an image folder or a saved data set for about so long."""
     began, path = time.monotonic(), Path(path)
+    read: Read = read_picture
+    if exists(path) and is_table(path):
+        report, tables = _table_report(path)
+        _look_for(report, tables, began + LISTING_SHARE * seconds)
+        _decode_some(report, tables, read, lambda: time.monotonic() - began < seconds)
+        report.seconds = time.monotonic() - began
+        return report
     if not exists(path) or not path.is_dir():
         raise InputError(
-            f"no folder at {path}; give a Clothing1M tree, an image folder or a saved data set"
+            f"no folder or table at {path}; give a CSV or TSV, a Clothing1M tree, an image folder "
+            "or a saved data set"
         )
     _refuse_other_kinds(path)
     place = clothing1m.lists_folder(path)
-    read: Read = read_picture
     if is_saved_dataset(path):
         report, tables, read = _saved_report(path)
     elif place is not None:
@@ -202,6 +212,18 @@ def _clothing1m_report(path: Path, place: Path) -> tuple[Report, list[PathTable]
 
 def _folder_report(path: Path) -> tuple[Report, list[PathTable]]:
     return _report_of(image_folder_parts(path), path, "image folder")
+
+
+def _table_report(path: Path) -> tuple[Report, list[PathTable]]:
+    """Of a CSV or TSV, opened as for a training; pictures that it names are looked for later."""
+    if has_pictures(path):
+        return _report_of(picture_parts(path), path.resolve().parent, f"pictures of {path.name}")
+    data = open_dataset(path)
+    count, per_class = len(data.train), data.train.labels.bincount(minlength=len(data.classes))
+    parts = [PartCount("train", count, per_class.tolist())]
+    report = Report(path, data.kind, data.classes, parts, notes=list(data.notes), things="rows")
+    report.looked_for = report.decoded = count
+    return report, []
 
 
 def _report_of(parts: Parts, path: Path, kind: str) -> tuple[Report, list[PathTable]]:

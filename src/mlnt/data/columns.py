@@ -169,7 +169,7 @@ def _check_infinite(numbers: np.ndarray, name: str, what: str | Path) -> None:
     if np.isinf(numbers).any():
         row = int(np.isinf(numbers).argmax())
         raise InputError(
-            f"{what}: row {row + 1} has {numbers[row]} in column {name!r}; fill in a finite "
+            f"{what}: row {row + 1} has '{numbers[row]}' in column {name!r}; fill in a finite "
             "number, or leave the cell empty"
         )
 

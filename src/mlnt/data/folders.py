@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from mlnt.data.oddities import few_of
 from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable
 from mlnt.errors import InputError
 from mlnt.runs import CONFIG, METRICS
@@ -60,6 +61,17 @@ def image_folder_parts(folder: str | Path) -> Parts:
         for name in ("validation", "test")
     )
     return Parts(root.resolve().name, classes, made["train"], validation, test, tuple(notes))
+
+
+def check_not_nested(root: Path, only: str) -> None:
+    """Raise InputError where the only class is a folder of folders: classes lie further down."""
+    place = root / only
+    below = [entry.name for entry in _folders(place)] if place.is_dir() else []
+    if len(below) > 1:
+        raise InputError(
+            f"{root}: its only folder {only!r} holds folders ({few_of(below)}); did you mean "
+            f"{place}?"
+        )
 
 
 def _find_splits(root: Path) -> dict[str, str]:

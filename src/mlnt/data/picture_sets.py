@@ -1,7 +1,7 @@
 """Data sets of pictures that stay on disk: Clothing1M's, a folder for each class, or a table."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def table_parts(path: Path, label_column: str | None, further: bool = False) -> 
     """Paths are below the table's folder; where it has no labels they are all -1."""
     found = read_picture_paths(path, label_column, further)
     assert found is not None
-    paths, labels = list(found.samples), found.labels
+    paths, labels = _below(path, list(found.samples)), found.labels
     for row, name in enumerate(paths, start=1):
         if "://" in name:
             raise InputError(
@@ -72,6 +72,11 @@ def table_parts(path: Path, label_column: str | None, further: bool = False) -> 
             )
         if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name:
             raise InputError(f"{path}: row {row} leads out of its folder ({name[:80]!r})")
+        if "\\" in name and os.sep == "/" and not exists(path.parent / name):
+            raise InputError(
+                f"{path}: row {row} has a path as Windows writes it ({name[:80]!r}); write "
+                f"{name.replace(chr(92), '/')[:80]!r}"
+            )
     table = PathTable.of(path.resolve().parent, paths)
     notes = (f"passing over {span(found.passed_over)}",) if found.passed_over else ()
     if labels is None:
@@ -80,6 +85,15 @@ def table_parts(path: Path, label_column: str | None, further: bool = False) -> 
     number = {name: index for index, name in enumerate(classes)}
     train = Part(table, torch.tensor([number[name] for name in labels]))
     return Parts(path.stem, classes, train, notes=notes)
+
+
+def _below(path: Path, names: Sequence[str]) -> list[str]:
+    """Paths relative to the table's folder, where they lie in it though they begin at the root."""
+    inside = tuple(
+        f"{folder}{os.sep}" for folder in (path.absolute().parent, path.resolve().parent)
+    )
+    found = ((name, next((f for f in inside if name.startswith(f)), "")) for name in names)
+    return [name.removeprefix(folder) for name, folder in found]
 
 
 def from_pictures(parts: Parts) -> Dataset:
@@ -138,17 +152,30 @@ def further_pictures(
 ) -> Split:
     """Other labelled pictures for a network of these classes: the part that is wanted, validation
     or test; all of train where there is no such part."""
-    parts = picture_parts(path, label_column, further=True)
-    part = getattr(parts, wanted) or parts.train
-    unknown = [name for name in parts.classes if name not in classes]
+    split, unknown = _further(path, encoder, classes, label_column, wanted)
     if unknown:
         raise InputError(
             f"{path} holds pictures of {unknown[0]!r}, which is not a class of the training data "
             f"({', '.join(classes)})"
         )
-    to_number = torch.tensor([*(classes.index(name) for name in parts.classes), -1])  # -1: none
+    return split
+
+
+def _further(
+    path: Path,
+    encoder: Encoder,
+    classes: tuple[str, ...],
+    label_column: str | None,
+    wanted: str = "test",
+) -> tuple[Split, tuple[str, ...]]:
+    """Further pictures, with the label -1 where it is none of the classes; and which are none."""
+    parts = picture_parts(path, label_column, further=True)
+    part = getattr(parts, wanted) or parts.train
+    unknown = tuple(name for name in parts.classes if name not in classes)
+    number = {name: place for place, name in enumerate(classes)}
+    to_number = torch.tensor([*(number.get(name, -1) for name in parts.classes), -1])  # -1: none
     labelled = Part(part.paths, to_number[part.labels])
-    return _as_trained(labelled, encoder, path, parts.read or read_picture)
+    return _as_trained(labelled, encoder, path, parts.read or read_picture), unknown
 
 
 def pictures_to_predict(
@@ -156,7 +183,8 @@ def pictures_to_predict(
 ) -> tuple[Split, tuple[str, ...]]:
     """A picture, a table of them, or all in a folder; labels are -1 where they are not known.
 
-    Also the folders that are no class; where there are such, labels are not known of any.
+    Also the folders, or labels of a table, that are no class; where there are such folders, labels
+    are not known of any picture.
     """
     if path.is_dir() and not is_saved_dataset(path):
         folders = _folders_with_pictures(path)
@@ -168,7 +196,7 @@ def pictures_to_predict(
             return _as_trained(_unlabelled(path, found), encoder, path), unknown
     elif path.suffix.lower() in EXTENSIONS:
         return _as_trained(_unlabelled(path.parent, [path.name]), encoder, path), ()
-    return further_pictures(path, encoder, classes, label_column), ()
+    return _further(path, encoder, classes, label_column)
 
 
 def _folders_with_pictures(path: Path) -> list[str]:

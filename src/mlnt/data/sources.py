@@ -24,6 +24,7 @@ from mlnt.data.columns import (
 )
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
+from mlnt.data.folders import check_not_nested
 from mlnt.data.frames import is_frame, labelled_rows, part_frame
 from mlnt.data.given_labels import class_numbers, with_labels, with_true_labels
 from mlnt.data.huggingface import (
@@ -96,6 +97,8 @@ def open_dataset(
         dataset = replace(dataset, label_column=label_column)
     elif isinstance(source, str | Path) and has_pictures(source, label_column, text_column):
         parts = picture_parts(Path(source), label_column)
+        if Path(source).is_dir() and len(parts.classes) == 1:
+            check_not_nested(Path(source), parts.classes[0])
         dataset = replace(from_pictures(parts), label_column=label_column)
         if not parts.classes and labels is None:
             raise InputError(f"{parts.name} has no labels; training needs a column of them")
