@@ -156,3 +156,4 @@ def test_a_table_is_checked(tmp_path: Path) -> None:
     report = check_tree(numbers)
     assert (report.ok, report.parts[0].per_class) == (True, [1, 1])
     assert report.verdict == "complete: 2 rows are there, and all can be read"
+    assert check_tree(numbers, label_column="n").classes == ("1", "2", "3")

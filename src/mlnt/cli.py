@@ -316,12 +316,14 @@ def report(runs: Annotated[list[Path], typer.Argument(help="run folders")]) -> N
 @data_app.command()
 def check(
     path: Annotated[
-        Path, typer.Argument(help="a folder of pictures by class, Clothing1M's, or a saved set")
+        Path,
+        typer.Argument(help="a folder of pictures by class, Clothing1M's, a saved set or a table"),
     ],
     seconds: Annotated[float, typer.Option(min=1, help="time to spend")] = 60,
+    label_column: Annotated[str | None, typer.Option(help="of a table")] = None,
 ) -> None:
-    """Say whether pictures, or a set saved by Hugging Face, are complete; status 1 if not."""
-    found = check_tree(path, seconds)
+    """Say whether pictures, a table or a set of Hugging Face are complete; status 1 if not."""
+    found = check_tree(path, seconds, label_column)
     for part in found.to_rich():
         console.print(part, soft_wrap=isinstance(part, str))
     if not found.ok:

@@ -137,12 +137,12 @@ class Report:
         return [table, *lines, f"{self.verdict}  [{self.seconds:.0f} s]"]
 
 
-def check_tree(path: str | Path, seconds: float = 60) -> Report:
-    """Look at a Clothing1M tree, an image folder or a saved data set for about so long."""
+def check_tree(path: str | Path, seconds: float = 60, label_column: str | None = None) -> Report:
+    """Look at a Clothing1M tree, an image folder, a saved data set or a table for about so long."""
     began, path = time.monotonic(), Path(path)
     read: Read = read_picture
     if exists(path) and is_table(path):
-        report, tables = _table_report(path)
+        report, tables = _table_report(path, label_column)
         _look_for(report, tables, began + LISTING_SHARE * seconds)
         _decode_some(report, tables, read, lambda: time.monotonic() - began < seconds)
         report.seconds = time.monotonic() - began
@@ -214,14 +214,15 @@ def _folder_report(path: Path) -> tuple[Report, list[PathTable]]:
     return _report_of(image_folder_parts(path), path, "image folder")
 
 
-def _table_report(path: Path) -> tuple[Report, list[PathTable]]:
+def _table_report(path: Path, label_column: str | None) -> tuple[Report, list[PathTable]]:
     """Of a CSV or TSV, opened as for a training; pictures that it names are looked for later."""
-    if has_pictures(path):
-        return _report_of(picture_parts(path), path.resolve().parent, f"pictures of {path.name}")
-    data = open_dataset(path)
+    if has_pictures(path, label_column):
+        parts = picture_parts(path, label_column)
+        return _report_of(parts, path.resolve().parent, f"pictures of {path.name}")
+    data = open_dataset(path, label_column=label_column)
     count, per_class = len(data.train), data.train.labels.bincount(minlength=len(data.classes))
-    parts = [PartCount("train", count, per_class.tolist())]
-    report = Report(path, data.kind, data.classes, parts, notes=list(data.notes), things="rows")
+    counts = [PartCount("train", count, per_class.tolist())]
+    report = Report(path, data.kind, data.classes, counts, notes=list(data.notes), things="rows")
     report.looked_for = report.decoded = count
     return report, []
 
