@@ -85,6 +85,25 @@ def test_pictures_to_predict_need_no_labels(folder: Path, content: str) -> None:
     assert mlnt.predict(folder / "run", data).accuracy is not None
 
 
+def test_some_pictures_of_a_table_may_have_no_label(folder: Path) -> None:
+    whole = table(folder, "img,label")
+    lacking = folder / "u.csv"
+    lacking.write_text(whole.read_text().replace("green/0.PNG,green", "green/0.PNG,"))
+    data = mlnt.open_dataset(lacking)
+    assert (len(data.train), data.train.labels.tolist()) == (15, [1, 0] * 7 + [1])
+    assert "1 row without a label left out; the others are counted without them" in data.notes
+    with pytest.raises(mlnt.InputError, match=r"^test data: row 1 has no label$"):
+        mlnt.open_dataset(whole, test=lacking)
+    options = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 4, "image_size": 8}
+    mlnt.train(whole, out=folder / "run", workers=0, **options)
+    found, every = (mlnt.predict(folder / "run", path) for path in (lacking, whole))
+    assert found.notes == ("15 of 16 have a label to compare with",)
+    assert every.accuracy is not None
+    assert found.accuracy is not None
+    first = every.predicted[0] == "green"
+    assert found.accuracy == pytest.approx((16 * every.accuracy - 100 * first) / 15)
+
+
 def test_labels_may_look_like_pictures(folder: Path) -> None:
     place = table(folder, "a,b,label")
     rows = "".join(f"{n},{n % 3},{'x.png' if n % 2 else 'y.png'}\n" for n in range(12))

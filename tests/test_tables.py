@@ -194,8 +194,32 @@ class TestLabelsThatAreNotKnown:
         new = write(tmp_path / "new.csv", "a,b,kind\n1,2,\n3,4, \n")
         found = mlnt.predict(trained_on_numbers, new)
         assert (found.accuracy, len(found.predicted)) == (None, 2)
-        with pytest.raises(mlnt.InputError, match="row 2 has no label"):
-            mlnt.predict(trained_on_numbers, write(new, "a,b,kind\n1,2,x\n3,4,\n"))
+
+    def test_what_is_predicted_is_compared_where_it_has_a_label(
+        self, trained_on_numbers: Path, tmp_path: Path
+    ) -> None:
+        whole = mlnt.predict(trained_on_numbers, write(tmp_path / "u.csv", "a,b\n1,2\n3,4\n5,1\n"))
+        other = {"x": "y", "y": "x"}[whole.predicted[2]]
+        partly = f"a,b,kind\n1,2,{whole.predicted[0]}\n3,4,\n5,1,{other}\n"
+        found = mlnt.predict(trained_on_numbers, write(tmp_path / "v.csv", partly))
+        assert (found.accuracy, found.predicted) == (50.0, whole.predicted)
+        assert found.notes == ("2 of 3 have a label to compare with",)
+        unknown = write(tmp_path / "w.csv", "a,b,kind\n1,2,z\n3,4,\n5,1,x\n")
+        found = mlnt.predict(trained_on_numbers, unknown)
+        assert (found.accuracy, found.unknown) == (None, ("z",))
+
+    @pytest.mark.parametrize("what", ["validation", "test"])
+    def test_they_must_all_be_there_to_validate_or_test(self, tmp_path: Path, what: str) -> None:
+        train = write(tmp_path / "t.csv", "a,label\n1,x\n2,y\n")
+        partly = write(tmp_path / "u.csv", "a,label\n1,x\n2,\n")
+        with pytest.raises(mlnt.InputError, match=f"^{what} data: row 2 has no label$"):
+            mlnt.open_dataset(train, **{what: partly})
+
+    def test_whole_numbers_are_named_so_where_some_are_missing(self, tmp_path: Path) -> None:
+        rows = "\n".join(f"{n % 9},{n % 2}" for n in range(40))
+        mlnt.train(write(tmp_path / "t.csv", f"a,label\n{rows}"), out=tmp_path / "run", **QUICK)
+        found = mlnt.predict(tmp_path / "run", write(tmp_path / "u.csv", "a,label\n1,1.0\n2,\n"))
+        assert (found.unknown, found.accuracy in (0.0, 100.0)) == ((), True)
 
     def test_they_are_needed_for_a_test(self, tmp_path: Path) -> None:
         train = write(tmp_path / "t.csv", "a,kind\n1,x\n2,y\n")

@@ -18,9 +18,9 @@ from mlnt.data.given_labels import named_as
 from mlnt.data.huggingface import is_saved_dataset
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED
-from mlnt.data.oddities import other_range
+from mlnt.data.oddities import only_some, other_range
 from mlnt.data.picture_sets import has_pictures, pictures_to_predict
-from mlnt.data.pictures import printable
+from mlnt.data.pictures import NO_LABEL, printable
 from mlnt.data.saved_splits import open_splits
 from mlnt.data.sources import Source, fitting, read_further
 from mlnt.data.tables import is_table
@@ -36,7 +36,7 @@ class Prediction:
     classes: tuple[str, ...]
     predicted: list[str]
     probabilities: Tensor  # [N, C]
-    accuracy: float | None  # percent, where the data has labels, all of them classes of the run
+    accuracy: float | None  # percent of those with a label, where all labels are classes of the run
     samples: list[str] | None = None  # of pictures: their paths
     faults: Mapping[str, str] = field(default_factory=dict)  # pictures not read: path and reason
     unknown: tuple[str, ...] = ()  # labels of the data that are no class of the run, each once
@@ -74,30 +74,33 @@ def predict(
         split, unknown = pictures_to_predict(Path(data), encoder, classes, label_column)
         inputs = split.inputs
         samples = [printable(text) for text in split.texts or ()]
-        labels = None if bool((split.labels < 0).any()) else split.labels
+        labels = None if unknown else split.labels
     else:
         raw = read_further(data, encoder, label_column, text_column)
         raw = fitting(raw, encoder, "this")
         inputs = encoder.encode(raw.samples)
         given = named_as(raw.labels or (), classes)
-        unknown = tuple(name for name in dict.fromkeys(given) if name not in classes)
+        unknown = tuple(name for name in dict.fromkeys(given) if name and name not in classes)
         if raw.labels is not None and not unknown:
-            labels = torch.tensor([classes.index(name) for name in given])
+            labels = torch.tensor([classes.index(name) if name else NO_LABEL for name in given])
     probabilities_NC = predict_probabilities(network.to(pick_device(device)), inputs).cpu()
     counted = readable(inputs)
-    correct = None
+    correct, notes = None, list(other_range(inputs, encoder, "these"))
     if labels is not None:
-        correct = float(accuracy(probabilities_NC[counted], labels[counted]))
+        given_N, answers_NC = labels[counted], probabilities_NC[counted]
+        labelled = given_N != NO_LABEL
+        if labelled.any():
+            correct = float(accuracy(answers_NC[labelled], given_N[labelled]))
+            notes += only_some(int(labelled.sum()), len(labelled))
     predicted = [classes[i] for i in probabilities_NC.argmax(dim=1).tolist()]
     faults = {}
     if isinstance(inputs, ImageFiles):
         faults = dict(inputs.faults.found)
         for index in inputs.unreadable():  # an empty picture was judged in their place
             predicted[index], probabilities_NC[index] = "", math.nan
-    notes = tuple(other_range(inputs, encoder, "these"))
     part = _part_of(data, samples or ())
     return Prediction(
-        classes, predicted, probabilities_NC, correct, samples, faults, unknown, notes, part
+        classes, predicted, probabilities_NC, correct, samples, faults, unknown, tuple(notes), part
     )
 
 

@@ -19,7 +19,7 @@ from mlnt.data.huggingface import is_saved_dataset, read_saved
 from mlnt.data.image_files import CROP, SIZE
 from mlnt.data.label_files import sorted_classes
 from mlnt.data.picture_sets import has_pictures, picture_parts
-from mlnt.data.pictures import Parts, PathTable, PictureError, read_picture
+from mlnt.data.pictures import NO_LABEL, Parts, PathTable, PictureError, read_picture
 from mlnt.data.raw import exists
 from mlnt.data.sources import open_dataset
 from mlnt.data.tables import is_table
@@ -197,7 +197,7 @@ def _clothing1m_report(path: Path, place: Path) -> tuple[Report, list[PathTable]
                 name,
                 pictures=len(keys),
                 per_class=np.bincount(inside, minlength=len(classes)).tolist(),
-                without_label=int((labels == clothing1m.NO_LABEL).sum()),
+                without_label=int((labels == NO_LABEL).sum()),
                 out_of_range=int((labels >= len(classes)).sum()),
             )
         )

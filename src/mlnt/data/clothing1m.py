@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mlnt.data.pictures import Part, Parts, PathTable
+from mlnt.data.pictures import NO_LABEL, Part, Parts, PathTable
 from mlnt.errors import InputError
 from mlnt.files import read_file
 
@@ -32,7 +32,6 @@ PARTS = {
     "test": ("clean_test_key_list.txt", CLEAN),
 }
 NAMES = "category_names_eng.txt"
-NO_LABEL = -1
 MOST_BYTES = 2**29  # of a list: ten times that of a million pictures
 
 

@@ -51,9 +51,11 @@ def class_numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Te
 
 
 def named_as(names: Sequence[str], classes: Sequence[str]) -> list[str]:
-    """Labels 0.0, 1.0 as 0, 1 where the classes are called so."""
-    whole = whole_names(list(names))
-    return whole if set(whole) <= set(classes) else list(names)
+    """Labels 0.0, 1.0 as 0, 1 where the classes are called so; one that is missing stays ""."""
+    there = [name for name in names if name]
+    whole = dict(zip(there, whole_names(there), strict=True))
+    is_so = set(whole.values()) <= set(classes)
+    return [whole.get(name, name) for name in names] if is_so else list(names)
 
 
 def _as_many(labels: Any, dataset: Dataset, what: str) -> list[str]:

@@ -94,6 +94,11 @@ def without_label(count: int) -> Iterator[str]:
         )
 
 
+def only_some(labelled: int, count: int) -> Iterator[str]:
+    if labelled < count:
+        yield f"{labelled:,} of {count:,} have a label to compare with"
+
+
 def made_columns(columns: Sequence[Column]) -> Iterator[str]:
     """Notes of columns that were no numbers, or not all of them."""
     if words := [repr(column.name) for column in columns if column.categories]:

@@ -18,8 +18,8 @@ from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_p
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.label_files import classes_of
-from mlnt.data.oddities import span
-from mlnt.data.pictures import EXTENSIONS, Part, Parts, PathTable, read_picture
+from mlnt.data.oddities import span, without_label
+from mlnt.data.pictures import EXTENSIONS, NO_LABEL, Part, Parts, PathTable, read_picture
 from mlnt.data.tables import is_table, read_picture_paths
 from mlnt.errors import InputError
 
@@ -60,7 +60,7 @@ def picture_parts(path: Path, label_column: str | None = None, further: bool = F
 
 
 def table_parts(path: Path, label_column: str | None, further: bool = False) -> Parts:
-    """Paths are below the table's folder; where it has no labels they are all -1."""
+    """Paths are below the table's folder; a row without a label has NO_LABEL."""
     found = read_picture_paths(path, label_column, further)
     assert found is not None
     paths, labels = _below(path, list(found.samples)), found.labels
@@ -79,11 +79,12 @@ def table_parts(path: Path, label_column: str | None, further: bool = False) -> 
             )
     table = PathTable.of(path.resolve().parent, paths)
     notes = (f"passing over {span(found.passed_over)}",) if found.passed_over else ()
+    notes = (*notes, *without_label(found.unlabelled))
     if labels is None:
-        return Parts(path.stem, (), Part(table, torch.full((len(paths),), -1)), notes=notes)
-    classes = classes_of(labels)
+        return Parts(path.stem, (), _unlabelled(table), notes=notes)
+    classes = classes_of([name for name in labels if name])
     number = {name: index for index, name in enumerate(classes)}
-    train = Part(table, torch.tensor([number[name] for name in labels]))
+    train = Part(table, torch.tensor([number.get(name, NO_LABEL) for name in labels]))
     return Parts(path.stem, classes, train, notes=notes)
 
 
@@ -168,12 +169,13 @@ def _further(
     label_column: str | None,
     wanted: str = "test",
 ) -> tuple[Split, tuple[str, ...]]:
-    """Further pictures, with the label -1 where it is none of the classes; and which are none."""
+    """Further pictures, with NO_LABEL where it is none of the classes; and which are none."""
     parts = picture_parts(path, label_column, further=True)
     part = getattr(parts, wanted) or parts.train
     unknown = tuple(name for name in parts.classes if name not in classes)
     number = {name: place for place, name in enumerate(classes)}
-    to_number = torch.tensor([*(number.get(name, -1) for name in parts.classes), -1])  # -1: none
+    # The last is that of NO_LABEL, which counts from the end.
+    to_number = torch.tensor([*(number.get(name, NO_LABEL) for name in parts.classes), NO_LABEL])
     labelled = Part(part.paths, to_number[part.labels])
     return _as_trained(labelled, encoder, path, parts.read or read_picture), unknown
 
@@ -181,7 +183,7 @@ def _further(
 def pictures_to_predict(
     path: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
 ) -> tuple[Split, tuple[str, ...]]:
-    """A picture, a table of them, or all in a folder; labels are -1 where they are not known.
+    """A picture, a table of them, or all in a folder; NO_LABEL where a label is not known.
 
     Also the folders, or labels of a table, that are no class; where there are such folders, labels
     are not known of any picture.
@@ -193,9 +195,10 @@ def pictures_to_predict(
             found = sorted(os.path.relpath(file, path) for file in pictures_below(path, path))
             if not found:
                 raise InputError(f"{path} holds no pictures ({', '.join(EXTENSIONS)})")
-            return _as_trained(_unlabelled(path, found), encoder, path), unknown
+            return _as_trained(_unlabelled(PathTable.of(path, found)), encoder, path), unknown
     elif path.suffix.lower() in EXTENSIONS:
-        return _as_trained(_unlabelled(path.parent, [path.name]), encoder, path), ()
+        only = _unlabelled(PathTable.of(path.parent, [path.name]))
+        return _as_trained(only, encoder, path), ()
     return _further(path, encoder, classes, label_column)
 
 
@@ -212,8 +215,8 @@ def _folders_with_pictures(path: Path) -> list[str]:
     )
 
 
-def _unlabelled(root: Path, paths: list[str]) -> Part:
-    return Part(PathTable.of(root, paths), torch.full((len(paths),), -1))
+def _unlabelled(paths: PathTable) -> Part:
+    return Part(paths, torch.full((len(paths),), NO_LABEL))
 
 
 def _as_trained(

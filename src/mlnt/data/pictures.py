@@ -19,6 +19,7 @@ from mlnt.files import open_file
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 # No others: Pillow would hand some of them, such as EPS, to further programs.
+NO_LABEL = -1  # where a label is not known, or is no class of the training data
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
 EXTENSIONS = (
     ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".ppm", ".pgm", ".tif", ".tiff",
@@ -106,7 +107,7 @@ class Part:
     """The pictures of train, validation or test."""
 
     paths: PathTable
-    labels: Tensor  # LongTensor [N]
+    labels: Tensor  # LongTensor [N]; NO_LABEL where none is known
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ from mlnt.data.picture_sets import (
     has_pictures,
     picture_parts,
 )
-from mlnt.data.pictures import Parts, are_picture_paths
-from mlnt.data.tables import is_table, known_columns, read_table
+from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
+from mlnt.data.tables import check_labelled, is_table, known_columns, read_table
 from mlnt.errors import InputError, did_you_mean
 
 ARRAYS = "arrays"  # as data is called that has no name
@@ -353,8 +353,10 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
             raise InputError(f"{what} data must be pictures on disk as the training data is")
         column = dataset.label_column
         split = further_pictures(Path(source), dataset.encoder, dataset.classes, column, what)
-        if bool((split.labels < 0).any()):
+        is_labelled = split.labels != NO_LABEL
+        if not is_labelled.any():
             raise InputError(f"{what} data has no labels")
+        check_labelled(is_labelled.tolist(), f"{what} data")
         return split
     label, text = dataset.label_column, dataset.text_column
     raw = read_further(source, dataset.encoder, label, text, what)
@@ -369,6 +371,7 @@ def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
         raise InputError(f"{what} data has no labels{where}")
     if len(raw.samples) == 0:
         raise InputError(f"{what} data holds no samples")
+    check_labelled(raw.labels, f"{what} data")
     labels = class_numbers(raw.labels, dataset.classes, what)
     return Split(dataset.encoder.encode(raw.samples), labels, texts=raw.texts)
 

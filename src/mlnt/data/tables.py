@@ -98,12 +98,21 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
     column = _find_paths(header, rows, label, path)
     if column is None:
         return None
+    unlabelled = 0
+    if label is not None and not further:
+        rows, unlabelled = _with_label(rows, label)
     labels = _labels(rows, label, path, further)
     if labels is not None and not further:
         labels = whole_names(labels)
     others = (i for i in named_columns(header) if i not in (column, label))
-    paths = [row[column].strip() for row in rows]
-    return Table("paths", paths, labels, (header[column],), tuple(header[i] for i in others))
+    return Table(
+        "paths",
+        [row[column].strip() for row in rows],
+        labels,
+        (header[column],),
+        tuple(header[i] for i in others),
+        unlabelled=unlabelled,
+    )
 
 
 def _find_paths(
@@ -156,8 +165,7 @@ def read_table(
     others = [i for i in named_columns(header, features) if i != label]
     unlabelled = 0
     if label is not None and not further:
-        labelled = [row for row in rows if row[label].strip()]
-        unlabelled, rows = len(rows) - len(labelled), labelled or rows
+        rows, unlabelled = _with_label(rows, label)
         if label_column is None:
             _check_is_label(path, header, rows, label)
     labels = _labels(rows, label, path, further)
@@ -297,18 +305,30 @@ def _is_of_words(rows: list[list[str]], columns: Sequence[int]) -> bool:
     return len(columns) == 1 and not all(is_number(row[columns[0]]) for row in rows)
 
 
+def _with_label(rows: list[list[str]], label: int) -> tuple[list[list[str]], int]:
+    """Those that have one, and how many are left out; all where none has one."""
+    labelled = [row for row in rows if row[label].strip()]
+    return (labelled, len(rows) - len(labelled)) if labelled else (rows, 0)
+
+
 def _labels(
     rows: Sequence[Sequence[str]], label: int | None, path: Path, further: bool = False
 ) -> list[str] | None:
-    """The labels, of which none may be missing; None where there are none at all."""
+    """The labels, of which in `further` rows some may be missing; None where there are none."""
     if label is None:
         return None
     labels = [row[label].strip() for row in rows]
-    if further and not any(labels):
-        return None
-    if "" in labels:
-        raise InputError(f"{path}: row {labels.index('') + 1} has no label")
+    if further:
+        return labels if any(labels) else None
+    check_labelled(labels, str(path))
     return labels
+
+
+def check_labelled(labels: Sequence[str | bool], what: str) -> None:
+    """Labels, or whether they are there."""
+    row = next((row for row, label in enumerate(labels, start=1) if not label), None)
+    if row is not None:
+        raise InputError(f"{what}: row {row} has no label")
 
 
 def _read_rows(path: Path, most: int | None = None) -> tuple[list[str], list[list[str]]]:
