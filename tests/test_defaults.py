@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,35 @@ def test_the_network_follows_from_the_pictures_and_the_device(
     data = mlnt.open_dataset((pixels, np.arange(20) % 2))
     settings = choose_settings(data, device, None, {}).settings
     assert (settings.model, settings.sets) == (model, sets)
+
+
+def pictures(side: int, coloured: int, of: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """So many of them coloured, the others grey: [N, H, W, 3]."""
+    pixels = np.random.default_rng(0).integers(0, 256, (of, side, side, 3), dtype=np.uint8)
+    pixels[coloured:] = pixels[coloured:, ..., :1]
+    return pixels, np.arange(of) % 2
+
+
+@pytest.mark.parametrize(
+    ("side", "coloured", "flip", "crop_padding"),
+    [(32, 40, True, 4), (64, 30, True, 8), (64, 10, False, 8), (31, 40, False, 0)],
+)
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_pictures_are_shifted_and_photographs_flipped(
+    side: int, coloured: int, flip: bool, crop_padding: int, on_disk: bool, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {}
+    if on_disk:
+        given["image_size"] = side
+        for number, (image, label) in enumerate(zip(*pictures(side, coloured), strict=True)):
+            (tmp_path / str(label)).mkdir(exist_ok=True)
+            Image.fromarray(image).save(tmp_path / str(label) / f"{number:02}.png")
+    data = mlnt.open_dataset(tmp_path if on_disk else pictures(side, coloured))
+    chosen = choose_settings(data, CPU, None, given)
+    assert (chosen.settings.flip, chosen.settings.crop_padding) == (flip, crop_padding)
+    assert ("--no-flip" in chosen.reasons.get("flip", "")) == flip
+    said = choose_settings(data, CPU, None, {**given, "flip": False, "crop_padding": 2}).settings
+    assert (said.flip, said.crop_padding) == (False, 2)
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10", "clothing1m"])

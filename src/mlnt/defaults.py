@@ -13,6 +13,7 @@ import torch
 
 from mlnt.config import Settings, make_settings
 from mlnt.data.dataset import Dataset
+from mlnt.data.encoding import ImageEncoder
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.prepare import held_out_of_each
 
@@ -21,6 +22,9 @@ FEWEST_STEPS = 8  # of an epoch: with fewer there is little to average
 PRESET_SAMPLES = {"image": 1200, "table": 1200, "text": 2000}  # of the data they were made with
 EPOCHS = (4, 60)  # fewest and most
 LARGE_SIDE = 32  # pixels; of smaller images small_conv sees enough
+SHIFT = 1 / 8  # of the side, as the usual 4 of CIFAR-10's 32 pixels
+LOOKED_AT = 32  # pictures, for whether they are coloured
+LEAST_COLOUR = 0.02  # of how much pixels differ: a camera's grey is not quite grey
 OF_PICTURES = ("crop_padding", "flip", "cutout")  # settings that other data have no use for
 
 
@@ -107,7 +111,31 @@ def _derived(
     elif side >= LARGE_SIDE:
         found["model"] = ("pooled_conv", f"pictures of {side} pixels, on a CPU")
         found["sets"] = (1, "on a CPU, where more steps are worth more than more label sets")
+    if side >= LARGE_SIDE:
+        # Without it a network soon knows each picture by heart, and its wrong label too.
+        found["crop_padding"] = (round(SHIFT * side), "pictures mean the same a little aside")
+        if _are_coloured(dataset):
+            found["flip"] = (
+                True,
+                "photographs mean the same in a mirror; --no-flip for letters, signs and such",
+            )
     return found
+
+
+def _are_coloured(dataset: Dataset) -> bool:
+    """Whether most of some pictures are: letters, scans and drawings are often grey."""
+    some = dataset.train.inputs
+    some = some[torch.linspace(0, len(some) - 1, min(LOOKED_AT, len(some))).long()]
+    if isinstance(some, ImageFiles):
+        pixels = some.load(torch.arange(len(some))).float()
+    else:
+        assert isinstance(dataset.encoder, ImageEncoder)
+        mean, std = torch.tensor([dataset.encoder.mean, dataset.encoder.std])[..., None, None]
+        pixels = some * std + mean
+    if pixels.shape[1] != 3:
+        return False
+    colour_B = (pixels - pixels.mean(1, keepdim=True)).abs().flatten(1).mean(1)
+    return float((colour_B > LEAST_COLOUR * pixels.std()).float().mean()) > 0.5
 
 
 def _why_batch_size(samples: int) -> str:
