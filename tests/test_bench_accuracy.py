@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mlnt import bench, cli
 from mlnt.bench import accuracy
 from mlnt.bench.accuracy import AccuracyResult, AccuracyRow, epochs_within, run_accuracy
 from mlnt.errors import InputError
@@ -68,6 +69,19 @@ def test_time_is_respected(file: Path) -> None:
         assert row["within_time"] == (row["seconds"] <= 1.05 * 60 * MINUTES)
         # Loosely: other programs run beside the tests.
         assert row["seconds"] < 3 * 60 * MINUTES
+
+
+def test_data_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a path `digits` would be a file that is not there."""
+    asked = []
+
+    def refuse(data: object, *_: object, **__: object) -> None:
+        asked.append(data)
+        raise InputError("enough")
+
+    monkeypatch.setattr(bench, "run_accuracy", refuse)
+    assert cli.run(["bench", "--accuracy", "--data", "digits"]) == 2
+    assert asked == ["digits"]
 
 
 def test_epochs_by_hand() -> None:

@@ -21,6 +21,8 @@ from mlnt.data.cifar10 import BINARY, cifar10, fetch_cifar10
 from mlnt.data.fashion_mnist import fetch_fashion_mnist
 from mlnt.data.known import find_known
 from mlnt.errors import InputError
+from mlnt.reproduce import EXPERIMENTS
+from mlnt.reproduce.places import find_place
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +95,17 @@ def test_into_the_data_folder(
     assert BINARY.archive in shown.getvalue()
     server.content = b""
     assert fetch_cifar10(download=True) == data / "cifar10", "it is there already"
+
+
+@pytest.mark.usefixtures("server")
+def test_an_experiment_finds_it_in_the_same_place_the_next_time(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table1 = EXPERIMENTS["table1"]
+    for download in (True, False):
+        place = find_place("table1", table1, Path("cifar10"), fast=True, download=download)
+        assert place.arguments("symmetric:0.5")["data"] == data / "cifar10"
 
 
 def test_find_known_passes_the_wish_on(server: type[Server], data: Path) -> None:

@@ -53,10 +53,10 @@ def test_figures_survive_json_and_are_shown(result: ExactnessResult) -> None:
     assert result.ok
     assert json.loads(result.to_json()) == {**asdict(result), "ok": True}
     assert result.graph["rows"] == []
-    console = Console(width=200, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(*result.to_rich())
     shown = console.export_text()
-    for text in ("preact_resnet32", "only on a CUDA device", "1 epochs, n=1"):
+    for text in ("preact_resnet32", "only on a CUDA device", "1 epochs, n=1", "float64", "1e-09"):
         assert text in shown
 
 

@@ -1,16 +1,19 @@
 """What the README shows really runs."""
 
 import re
+import shlex
 import textwrap
 from pathlib import Path
 
 import pytest
+import typer
 
 from mlnt import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```", flags=re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", flags=re.DOTALL | re.MULTILINE)
 
 
@@ -41,6 +44,17 @@ def test_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     known = capsys.readouterr().out
     for option in options:
         assert option in known, option
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_commands_of_the_pages_can_be_given(page: Path) -> None:
+    """Each has the arguments that it is shown with: an option of another command is none."""
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    blocks = FENCED.findall(page.read_text(encoding="utf-8"))
+    for block in (text for language, text in blocks if not language):
+        for line in re.findall(r"^(?:.* -m )?mlnt (.+?)(?: +#.*)?$", block, flags=re.MULTILINE):
+            name, *arguments = shlex.split(line.replace("WHAT", "table1"))
+            commands[name].make_context(name, arguments)
 
 
 def test_pictures_are_there() -> None:

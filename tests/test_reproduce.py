@@ -322,6 +322,23 @@ def test_every_experiment_has_a_miniature(what: str, tmp_path: Path) -> None:
     assert {c.method for c in choose(cells, None)} == {"mlnt"}, "it holds cross entropy"
 
 
+@pytest.mark.parametrize(
+    ("what", "beginning", "ending"),
+    [
+        ("table1", "This is a miniature on the digits: the paper's figures", "will stand."),
+        ("cifar10n", "This is a miniature on the digits, whose labels", "made-up annotators."),
+        ("digits", "", ""),
+    ],
+)
+def test_a_miniature_says_that_it_is_one(
+    what: str, beginning: str, ending: str, tmp_path: Path
+) -> None:
+    table = run_experiment(what, 1, Path("digits"), tmp_path, fast=True, minutes=0).table
+    assert table.note.startswith(beginning)
+    assert table.note.endswith(ending)
+    assert bool(table.note) == bool(beginning)
+
+
 def test_filtered_images_of_a_run(tmp_path: Path) -> None:
     outcome = run_experiment(
         "filtered", 1, Path("digits"), tmp_path, device="cpu", epochs=3, sets=1, batch_size=256

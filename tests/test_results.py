@@ -69,6 +69,7 @@ def test_figures_by_hand(tmp_path: Path) -> None:
         "3", "91.17 ± 0.73", "90.00 to 92.50", "90.92 ± 0.58", "90.65 ± 0.09", "+0.52",
     ]  # fmt: skip
     assert line_with(page, "cross entropy")[1:3] == ["3", "85.17 ± 0.73"]
+    assert "fast\n\nWrong: 45.1 % of the training labels.\n\n| model" in page
     assert line_with(page, "mlnt; CIFAR-10, symmetric 0.5, fast")[1:] == [
         "0", "45.1", "3.1", "92.6", "20,002 of 45,000", "0.988", "0.977", "33.3 → 1.2", "10.0",
         "NVIDIA H200", "0123456789",
@@ -267,6 +268,17 @@ def test_the_command_of_a_run_is_the_one_it_was_begun_with(
     write_results([Path("arrays")], Path("others/results"))
     page = Path("others", PAGE).read_text(encoding="utf-8")
     assert "Made by:" not in page
+
+
+def test_what_the_noise_is_called_and_which_experiment_has_it(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", data="shirts", preset="image", noise="none", validation="noisy"),
+        make_run(tmp_path / "cells/mlnt/real/seed-0", data="digits", preset="digits", noise="none"),
+    ]
+    write_results(runs, tmp_path / "results")
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert "## shirts, labels as they came" in page
+    assert "mlnt reproduce table4 --data digits --cells mlnt/real --seeds 1" in page
 
 
 def test_commands_are_those_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,11 +75,15 @@ def bench_command(
             help="also write the figures here (--accuracy, --issues, --led: or go on there)"
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="also draw them into this PNG")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="also draw the step times into this PNG")
+    ] = None,
 ) -> None:
     """Time a step of MLNT against cross entropy and the authors' way, in one process."""
     goes_on = accuracy or issues or bool(led)
     given: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
+    if plot is not None and (goes_on or exactness or scaling or profile):
+        raise InputError("--plot draws step times alone; leave it out here, --json keeps figures")
     for path in (None if goes_on else json, plot):
         check_new(path)
     result: (
@@ -96,7 +100,7 @@ def bench_command(
             if data is None:
                 raise InputError("--accuracy needs --data FOLDER, for example that of CIFAR-10")
             result = bench.run_accuracy(
-                data,
+                str(data),
                 device,
                 minutes,
                 (sets,) if sets else bench.SETS,

@@ -20,10 +20,13 @@ def reproduce_command(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="folder of the data; cifar10, once mlnt train cifar10 --download has fetched it; "
-            "or digits: the same in miniature"
+            help="folder of the data; cifar10, with --download for the first time; or digits: the "
+            "same in miniature"
         ),
     ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="fetch --data cifar10 where it is not here")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the runs \\[runs/WHAT]")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="a short schedule")] = False,
     cells: Annotated[
@@ -52,6 +55,7 @@ def reproduce_command(
             folder,
             device,
             [interruption],
+            download=download,
             fast=fast,
             cells=cells,
             minutes=minutes,
@@ -95,7 +99,10 @@ def results_command(
     for folder in record.copied:
         console.print(f"run: {folder}", soft_wrap=True)
     if record.files:
-        words = f"written: {', '.join(map(str, record.files))}"
+        pictures = [path for path in record.files if path.suffix == ".png"]
+        texts = [str(path) for path in record.files if path not in pictures]
+        drawn = f"; pictures beside the runs: {len(pictures)}" if pictures else ""
+        words = f"written: {', '.join(texts)}{drawn}"
     else:
         words = f"nothing is recorded in {to}, nothing written; give folders of finished runs"
     console.print(words, soft_wrap=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -90,7 +91,10 @@ class AccuracyResult:
 
     def to_rich(self) -> Iterator[RenderableType]:
         yield f"{self.machine}, torch {self.torch}; {self.data}, noise {self.noise}, {self.preset}"
-        table = Table(title=f"{self.minutes:g} minutes for each M", title_style="", caption=CAPTION)
+        table = Table(
+            title=f"{self.minutes:g} minutes for each M", title_style="", caption=CAPTION,
+            box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0),
+        )  # fmt: skip
         models = ("teacher\nval.", "\nbest", "\nlast", "student\nval.", "\nbest", "\nlast")
         for heading in ("M", "epochs", "ms/step", "min", *models):
             table.add_column(heading, justify="right", no_wrap=True)

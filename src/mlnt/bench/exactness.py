@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -128,10 +129,23 @@ class ExactnessResult:
 
 
 def _table(title: str, rows: list[Row]) -> Table:
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title, title_style="")
+    """Narrow enough for 80 columns: what is beyond a limit must be readable."""
+    table = Table(
+        title=title, title_style="", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
+    for name in rows[0]:
+        table.add_column(name.replace("_", "\n"), no_wrap=True)
     for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+        table.add_row(*map(_short, row.values()))
     return table
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def run_exactness(

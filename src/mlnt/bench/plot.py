@@ -65,7 +65,7 @@ def _draw_bars(axis: Any, rows: list[Row]) -> None:
     axis.set_yticks(range(len(rows)), [row.name for row in rows])
     axis.xaxis.set_major_formatter("{x:g}")
     axis.invert_yaxis()
-    axis.set_xlabel("ms per step (× cross entropy)")
+    axis.set_xlabel("ms per step, logarithmic (× cross entropy)")
     axis.spines[["top", "right"]].set_visible(False)
 
 

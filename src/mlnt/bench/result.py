@@ -113,7 +113,8 @@ class BenchResult:
         table.add_column("what")
         table.add_column("times", justify="right")
         for name, value in self.ratios.items():
-            table.add_row(name.replace("_", " "), _number(value, ".2f"))
+            if value is not None:  # --quick leaves some out
+                table.add_row(name.replace("_", " "), f"{value:.2f}")
         return table
 
 

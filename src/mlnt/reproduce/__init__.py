@@ -24,7 +24,7 @@ from mlnt.reproduce.cells import (
 )
 from mlnt.reproduce.experiments import EXPERIMENTS, Experiment
 from mlnt.reproduce.figures import draw_progress, draw_sweep, save_figure
-from mlnt.reproduce.places import Place, find_place
+from mlnt.reproduce.places import Place, find_place, is_injected
 from mlnt.reproduce.record import Record, write_results
 from mlnt.reproduce.recorded import noise_words
 from mlnt.reproduce.results import Row, Spread, collect
@@ -68,6 +68,7 @@ def run_experiment(
     device: str = "auto",
     watchers: Sequence[Watcher] = (),
     *,
+    download: bool = False,
     fast: bool = False,
     cells: str | None = None,
     minutes: float | None = None,
@@ -80,7 +81,8 @@ def run_experiment(
     A cell that is finished already is not run again, so that the same call goes on where an
     earlier one stopped.
 
-    data      folder of the data, `cifar10` if it has been fetched, or `digits` for the miniature
+    data      folder of the data, `cifar10`, or `digits` for the miniature
+    download  `cifar10` may be fetched where it is not on this machine
     fast      a short schedule
     cells     a pattern that the names of the cells to run match
     minutes   stops after so many, in the middle of an epoch too
@@ -93,7 +95,7 @@ def run_experiment(
         )
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     experiment = EXPERIMENTS[what]
-    place = find_place(what, experiment, data, fast)
+    place = find_place(what, experiment, data, fast, download)
     every = plan(experiment, place, seeds, out, settings)
     with RunFolder(out).expect_intact():
         check_finished(every)
@@ -120,12 +122,14 @@ def _title(experiment: Experiment, place: Place, fast: bool) -> str:
 
 
 def _note(place: Place, rows: Sequence[Row]) -> str:
-    if not place.miniature or all(row.paper is None for row in rows):
+    if not place.miniature:
         return ""
-    return (
-        "This is a miniature on the digits: the paper's figures, made with other data, only show "
-        "where they will stand."
-    )
+    note = "This is a miniature on the digits"
+    if not all(is_injected(noise) for noise in place.noises):
+        note += ", whose labels here come from made-up annotators"
+    if any(row.paper is not None for row in rows):
+        note += ": the paper's figures, made with other data, only show where they will stand"
+    return f"{note}."
 
 
 def _write_table(table: ResultTable, out: Path) -> list[Path]:

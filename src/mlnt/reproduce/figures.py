@@ -82,6 +82,7 @@ def draw_progress(cells: Sequence[Cell], title: str) -> "Figure":
     right.set_ylabel("accuracy on clean test data, %")
     for axis in (left, right):
         axis.set_xlabel("epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         _tidy(axis)
     lines, names = right.get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=3, frameon=False)
@@ -189,7 +190,7 @@ def draw_sweep(
         papers += _draw_paper(axis, experiment, own, style) if with_paper else []
     axis.set_xlabel(symbol_of(experiment.swept))
     axis.set_xticks(sorted({_place(row) for row in students}))
-    axis.set_ylabel("test accuracy of the student, %")
+    axis.set_ylabel("test accuracy of the student at its chosen epoch, %")
     _tidy(axis)
     handles = [_sample_line(**style) for style in NOISE_STYLES[: len(noises)]]
     names = [noise.replace(":", " ") for noise in noises]

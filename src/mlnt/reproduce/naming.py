@@ -19,6 +19,7 @@ PAPER = "paper"
 FAST_AND_PAPER = ("cifar10-fast", "cifar10")  # presets; the first is the one without a name
 MOST_DIFFERENCES = 4  # of a schedule that is named by them
 NAMES = {"cifar10": "CIFAR-10", "cifar10n": "CIFAR-10N"}
+TITLES = {**NAMES, "train_clean_noisy_labels": "Hausa news"}  # by the name of its file
 
 
 def data_of(config: dict[str, Any]) -> str:

@@ -41,12 +41,14 @@ TABLES = ("table1", "table2", "cifar10n")  # what the experiment consists of
 
 OPENING = "# Results\n\nMade by `mlnt results` "  # by which a page is known to be one of ours
 INTRODUCTION = f"""\
-{OPENING}from the files in `{{results}}/`; docs/results.md says how. Test accuracy in %,
-mean ± standard error over n seeds. best: at the epoch chosen by validation; last: after the last
-epoch. A run of MLNT is a cross-entropy network and three iterations, unless its heading says
-otherwise; minutes are those of all.
-Where there is a line for contrastive features, which are learnt without labels, all networks begin
-with them, cross entropy as well, unless it says otherwise; the paper's begin with random weights.
+{OPENING}from the files in `{{results}}/`; docs/results.md says how, docs/reproduce.md
+what the methods and the fast schedule are.
+
+Test accuracy in %, mean ± standard error over n seeds. best: at the epoch chosen by validation;
+last: after the last epoch. A run of MLNT is a cross-entropy network and three iterations, unless
+its heading says otherwise. Where there is a line for contrastive features, which are learnt without
+labels, all networks begin with them, cross entropy as well, unless it says otherwise; the paper's
+begin with random weights.
 """
 TO_REACH = f"""\
 ## What was to be reached
@@ -66,7 +68,8 @@ FACTS = """\
 wrong: the share of the training labels that were really wrong. kept, dropped: the share of wrong
 labels among the samples that the last mentor left in the class loss, and among the others. AUROC,
 AP: of finding the wrong labels. memorised: the share of the wrong labels that a network gives back
-at the end; cross entropy → the last model. All shares in %.
+at the end; cross entropy → the last model. All shares in %. minutes: of the whole run, cross
+entropy included; shared: another process used the GPU at the same time.
 """
 
 
@@ -171,6 +174,8 @@ def _seeds(group: Group, method: str) -> set[int]:
 def _group(group: Group, results: Path) -> Iterator[str]:
     title = markdown_cell(group.title)
     yield f"## {title}\n"
+    if wrong := _wrong_labels(group):
+        yield f"{wrong}\n"
     rows = group.rows()
     headings = ["model", "n", "best", "lowest to highest", "last"]
     has_paper = any(row.paper is not None for row in rows)
@@ -185,6 +190,17 @@ def _group(group: Group, results: Path) -> Iterator[str]:
         for name, words in ((PROGRESS, "test accuracy by epoch"), (SHEET, "filtered examples")):
             if (folder / name).is_file():
                 yield _picture(f"{title}: {words}", folder / name, results)
+
+
+def _wrong_labels(group: Group) -> str:
+    """The noise that was really there; "" where nobody knows the true labels."""
+    parts = {"wrong_in_train": "training labels", "wrong_in_validation": "held-out labels"}
+    told = []
+    for name, words in parts.items():
+        found = [run.summary["noise"].get(name) for run in group.runs]
+        if values := tuple(value for value in found if value is not None):
+            told.append(f"{Spread(values).mean:.1f} % of the {words}")
+    return f"Wrong: {', '.join(told)}." if told else ""
 
 
 def _figures(groups: Sequence[Group], results: Path) -> Iterator[str]:

@@ -33,10 +33,13 @@ class Place:
     miniature: bool = False
 
 
-def find_place(what: str, experiment: Experiment, data: Path | None, fast: bool) -> Place:
+def find_place(
+    what: str, experiment: Experiment, data: Path | None, fast: bool, download: bool = False
+) -> Place:
     """The data of an experiment; a folder that does not hold it is refused."""
     if data == BY_NAME and not data.exists():
-        data = fetch_cifar10()
+        fetched = fetch_cifar10(download=download)
+        data = fetched.parent if fetched.is_file() else fetched  # the same the next time
     if experiment.data == "digits" or (data == Path(MINIATURE) and what != "hausa-news"):
         return _digits(experiment, fast)
     if data is None:
@@ -57,6 +60,11 @@ def find_place(what: str, experiment: Experiment, data: Path | None, fast: bool)
     return Place("CIFAR-10", preset, experiment.noises, lambda noise: _injected(data, noise))
 
 
+def is_injected(noise: str) -> bool:
+    """Whether the labels are made wrong by us; else they came so."""
+    return noise.partition(":")[0] in ("symmetric", "asymmetric")
+
+
 def _injected(data: str | Path, noise: str) -> dict[str, Any]:
     """Noise put in by us; validation stays clean, as in the paper."""
     return {"data": data, "noise": noise, "validation": "clean"}
@@ -64,7 +72,7 @@ def _injected(data: str | Path, noise: str) -> dict[str, Any]:
 
 def _digits(experiment: Experiment, fast: bool) -> Place:
     def arguments(noise: str) -> dict[str, Any]:
-        if noise.partition(":")[0] in ("symmetric", "asymmetric"):
+        if is_injected(noise):
             return _injected(MINIATURE, noise)
         # The sellers' texts of Clothing1M are wrong about as often as the worst annotators.
         labels = annotated_digits("worst" if noise == "real" else noise)

@@ -20,7 +20,7 @@ from mlnt.reproduce.experiments import (
     Experiment,
     held_by,
 )
-from mlnt.reproduce.naming import NAMES, schedule_words
+from mlnt.reproduce.naming import TITLES, schedule_words
 from mlnt.reproduce.results import Row, collect
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 
@@ -29,7 +29,7 @@ NOISES = (*SYMMETRIC, *ASYMMETRIC, *EXPERIMENTS["cifar10n"].noises)
 OF_DATA = {
     "cifar10": ("table1", "table2"),
     "cifar10n": ("cifar10n",),
-    "digits": ("table1", "table2", "cifar10n"),
+    "digits": ("table1", "table2", "table4", "cifar10n"),
 }
 
 
@@ -87,7 +87,7 @@ class Group:
     @property
     def title(self) -> str:
         words = schedule_words(self.data, self.schedule)
-        parts = (NAMES.get(self.data, self.data), noise_words(self.noise), words)
+        parts = (TITLES.get(self.data, self.data), noise_words(self.noise), words)
         return ", ".join(part for part in parts if part)
 
     @property
@@ -120,7 +120,7 @@ class Group:
 
 
 def noise_words(noise: str) -> str:
-    return noise.replace(":", " ")
+    return "labels as they came" if noise == "none" else noise.replace(":", " ")
 
 
 def read_recorded(results: Path) -> list[Recorded]:
