@@ -160,6 +160,10 @@ def test_a_table_from_csv_to_predictions(
     said = capsys.readouterr().out
     assert "run folder" in said
     assert "look" in said
+    assert "validation" in said
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "test (best)" not in said, "there is no test data"
+    assert "test, best epoch" not in page
     chosen = json.loads((tmp_path / "run" / "summary.json").read_text())["chosen"]
     name = f"mlnt {chosen['model']}, iteration {chosen['iteration']}"
     why = r" \(what came last; nothing before is better by more than chance\)"

@@ -220,7 +220,9 @@ def result_table(summary: dict[str, Any]) -> Table:
         caption = f"validation from iteration {first} on: mean of {together} epochs"
     table = Table(title=_noise_title(summary["noise"]), caption=caption)
     table.add_column("model", no_wrap=True)
-    for heading in ("best epoch", "validation", "test (best)", "test (last)"):
+    is_tested = any(row["best"] is not None for row in summary["models"])
+    tested = ("test (best)", "test (last)") if is_tested else ()
+    for heading in ("best epoch", "validation", *tested):
         table.add_column(heading, justify="right")
     chosen = summary["chosen"]
     for row in summary["models"]:
@@ -229,8 +231,7 @@ def result_table(summary: dict[str, Any]) -> Table:
             model_name(row["method"], row["model"], row["iteration"]),
             str(row["best_epoch"]),
             percent(row["validation"]),
-            percent(row["best"]),
-            percent(row["last"]),
+            *((percent(row["best"]), percent(row["last"])) if is_tested else ()),
             style="bold green" if is_chosen else None,
         )
     return table
