@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mlnt
+from mlnt.meta import comparison
 from mlnt.meta.folded import folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
 from mlnt.models import PreActResNet32
@@ -121,6 +122,19 @@ class CountsInABuffer(Net):
         return super().forward(x)
 
 
+class AwaitsItsFirstPass(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: Tensor | None = None
+
+    def features(self, x: Tensor) -> Tensor:
+        y = super().features(x)
+        if self.first is None:
+            self.first = y
+            return y
+        return 2 * y
+
+
 class DepthInABuffer(Net):
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +178,8 @@ def compare(arguments: tuple, order: int = 1) -> None:
 @pytest.mark.parametrize(
     "network",
     [InNoGrad, DecoratedWithNoGrad, DisablesGradients, ReversesGradients, PassesGradientsThrough,
-     AsksForTheType, HooksOnValues, CountsItsCalls, CountsInABuffer, DepthInABuffer],
+     AsksForTheType, HooksOnValues, CountsItsCalls, CountsInABuffer, DepthInABuffer,
+     AwaitsItsFirstPass],
 )  # fmt: skip
 def test_steps_aside(network: type[Net], order: int, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
@@ -240,11 +255,12 @@ def test_what_the_network_does_not_ask_is_not_proven_again() -> None:
 class KeepsActivations(Net):
     def __init__(self) -> None:
         super().__init__()
+        self.awaited: Tensor | None = None
         self.kept: list[Tensor] = []
         self.last: dict[str, Tensor] = {}
 
     def features(self, x: Tensor) -> Tensor:
-        self.activation = super().features(x)
+        self.activation = self.awaited = super().features(x)
         self.kept.append(self.activation)
         self.last["features"] = self.activation
         return self.activation
@@ -286,6 +302,51 @@ def test_the_comparison_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) 
     assert all(p.grad is None for p in model.parameters())
     for name, value in model.state_dict().items():
         assert torch.equal(value, state[name]), name
+
+
+class OfSevenSamples(Net):
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(x.view(7, 5))
+
+
+def test_few_samples_are_compared(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of them, in float64, would not fit where a step just does."""
+    seen: list[tuple[int, torch.dtype]] = []
+    both = comparison._both
+
+    def spied(model: Any, by_rules: Any, inputs: Any, rows: Any, dtype: Any) -> Any:
+        seen.append((len(inputs), dtype))
+        return both(model, by_rules, inputs, rows, dtype)
+
+    monkeypatch.setattr(comparison, "_both", spied)
+    monkeypatch.setattr(comparison, "COMPARED", 3)
+    torch.manual_seed(0)
+    mlnt.meta_gradient(*case(Net(), torch.float32), engine="folded")
+    assert seen == [(3, torch.float64)]
+    seen.clear()
+    # Which names the size of its batch.
+    mlnt.meta_gradient(*case(OfSevenSamples(), torch.float32), engine="folded")
+    assert seen == [(3, torch.float64), (3, torch.float32), (7, torch.float32)]
+    assert not caplog.records, "both are folded"
+
+
+def test_of_several_arguments_those_are_cut_that_are_samples() -> None:
+    whole = (torch.zeros(7, 2), torch.zeros(7), torch.zeros(5), None)
+    few = comparison._first(whole, 3)
+    assert [None if part is None else len(part) for part in few] == [3, 3, 5, None]
+
+
+def test_no_room_to_compare(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def out_of_memory(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(comparison, "_both", out_of_memory)
+    compare(case(Net()))
+    assert "cannot be compared with its trace: no room; the plain loop is used" in caplog.text
 
 
 class Pixels(nn.Module):

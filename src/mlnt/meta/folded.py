@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from mlnt.distributed import WHOLE, Rows
 from mlnt.meta.flat import Layout, merge, split_by_rank
-from mlnt.meta.folding import FoldedNetwork, oddity_of, settings_of
+from mlnt.meta.folding import FoldedNetwork
 from mlnt.meta.plain import CONSISTENCIES, Gradients, check_target, plain_meta_gradient
 from mlnt.meta.tape import CannotFold, Options
+from mlnt.meta.tracing import oddity_of, settings_of
 
 log = logging.getLogger("mlnt")
 

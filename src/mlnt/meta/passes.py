@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from mlnt.distributed import ALL_ALONE, WHOLE, Rows, World
 from mlnt.meta.features import forward
 from mlnt.meta.folded import Parameters, compute_type, folded_network, give_up
-from mlnt.meta.folding import Run
 from mlnt.meta.plain import Gradients
 from mlnt.meta.synchronised import synchronised
-from mlnt.meta.tape import CannotFold, Options
+from mlnt.meta.tape import CannotFold, Options, Run
 
 # logits [B, C] of the whole batch -> the loss, and its gradient at them
 LossAt = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -54,6 +54,14 @@ class Options:
     rows: Rows = WHOLE  # of the batch, where several processes divide it
 
 
+@dataclass
+class Run:
+    """The result of a forward pass."""
+
+    logits: Tensor  # [B, M·C], or [B, C] if shared
+    pull_back: Callable[[Tensor], Gradients]  # gradients at the logits [B, M·C] -> of the weights
+
+
 class Tape(fx.Interpreter):
     def __init__(
         self,
