@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 import mlnt
@@ -40,6 +41,8 @@ def test_every_setting_has_a_meaning_and_a_group() -> None:
         ({"lr": 1}, "lr", 1.0),
         ({"flip": "yes"}, "flip", True),
         ({"flip": 0}, "flip", False),
+        ({"flip": np.True_}, "flip", True),
+        ({"epochs": np.int64(7)}, "epochs", 7),
     ],
 )
 def test_values_become_the_type_of_their_setting(given: dict, name: str, value: object) -> None:

@@ -43,7 +43,7 @@ def test_the_samples_of_a_reason_are_those_that_train() -> None:
     chosen = choose_settings(data, CPU, None, {})
     prepared, _ = prepare(data, chosen.settings)
     assert len(prepared.train) == 226
-    assert chosen.reasons["epochs"].startswith("each of 226 samples")
+    assert chosen.reasons["epochs"].startswith("so that 226 samples")
 
 
 def test_samples_that_repeat_others_are_counted_rightly(
@@ -54,7 +54,7 @@ def test_samples_that_repeat_others_are_counted_rightly(
     (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *lines]))
     command(["train", str(tmp_path / "t.csv"), "--minutes", "0", "--out", str(tmp_path / "run")])
     said = capsys.readouterr().out
-    numbers = re.findall(r"(\d+) rows of numbers|: (\d+) samples are|each of (\d+) samples", said)
+    numbers = re.findall(r"(\d+) rows of numbers|that (\d+) samples (?:make|are)", said)
     trained = {number for found in numbers for number in found if number}
     assert len(numbers) == 3
     assert len(trained) == 1
@@ -67,6 +67,8 @@ def test_what_the_user_says_comes_first() -> None:
     assert chosen.settings.epochs == 7
     assert chosen.settings.batch_size == 8
     assert set(chosen.reasons) == {"batch_size", "tau"}
+    auto = choose_settings(rows(100), CPU, None, {"model": "auto"})
+    assert auto.settings.model == "mlp", "what is meant is written down"
     preset = choose_settings(rows(100), CPU, "table", {})
     assert preset.settings.batch_size == 128
     assert not preset.reasons
@@ -174,7 +176,7 @@ def test_it_is_said_aloud_and_written_down(
     assert command(["train", str(tmp_path / "data.csv"), "--epochs", "1", "--out", str(run)]) == 0
     said = capsys.readouterr().out
     assert "data: 72 rows of numbers in 2 classes to train on; 8 for validation, held out" in said
-    assert "batch_size = 8: 72 samples are to make 8 steps at least" in said
+    assert "batch_size = 8: so that 72 samples make at least 8 steps an epoch" in said
     assert "few: expect figures that vary by seed" in said
     assert "batch_size" in json.loads((run / "config.json").read_text())["reasons"]
 

@@ -144,10 +144,11 @@ def test_cublas_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_on_a_cpu_it_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CUBLAS, STEADY)
+    monkeypatch.delenv(CUBLAS, raising=False)  # asked for only where a GPU may be used
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     usual, steady = (
-        mlnt.train((rows, torch.arange(60) % 2), epochs=1, deterministic=wanted)
+        mlnt.train((rows, torch.arange(60) % 2), epochs=1, deterministic=wanted, device="cpu")
         for wanted in (False, True)
     )
     for name, value in usual.model.state_dict().items():

@@ -374,7 +374,7 @@ class TestEnds:
     def test_other_commands_say_no(self, tmp_path: Path, alone: Path) -> None:
         done = launch(2, ["-m", "mlnt", "issues", str(alone)], tmp_path)
         assert own_lines(done.stderr) == [
-            "mlnt: several processes are for `mlnt train` alone; start others without"
+            "mlnt: torchrun is for `mlnt train` alone; start other commands without it"
         ]
         assert exit_codes(done) == {"2"}
 

@@ -358,6 +358,14 @@ class TestTeachers:
         assert torch.equal(self.model.weight, plain.models["student"].weight)
         assert_close(method.teacher.weight, 0.9 * start + 0.1 * self.model.weight.detach())
 
+    @pytest.mark.parametrize("method", [MeanTeacher, Iterative])
+    def test_buffers_that_are_no_statistics_become_the_models(self, method: type) -> None:
+        self.model.register_buffer("temperature", torch.ones(()))
+        teachers = method(self.model, PLAIN)
+        self.model.temperature.fill_(2.0)
+        teachers.step(self.batch, self.batch, RATES)
+        assert teachers.teacher.temperature == 2
+
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:

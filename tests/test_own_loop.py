@@ -501,7 +501,7 @@ def test_other_mistakes_are_told() -> None:
         tolerance.update_teacher(98)
     with (
         torch.inference_mode(),
-        pytest.raises(mlnt.InputError, match=r"cannot be had in torch\.inference_mode"),
+        pytest.raises(mlnt.InputError, match=r"cannot be computed in torch\.inference_mode"),
     ):
         tolerance.meta_update(inputs, labels)
     with pytest.raises(mlnt.InputError, match=r"NoiseTolerance\.state_dict\(\) gave, it has \['f"):

@@ -316,7 +316,7 @@ class TestDownload:
         assert file_name("שלום") == "data-corrected.csv"
 
     def test_next_training(self) -> None:
-        source = {"data": "my data.csv", "test": "t.csv", "labels": "old.csv"}
+        source = {"data": "my data.csv", "test_data": "t.csv", "labels": "old.csv"}
         assert next_training(source, "c.csv") == (
             "mlnt train 'my data.csv' --test-data t.csv --labels c.csv"
         )

@@ -75,6 +75,9 @@ def test_frozen_parameters_that_are_a_mask_or_numbers() -> None:
         ema_(teacher, student, gamma)
         assert torch.equal(teacher.mask, student.mask)
         assert torch.equal(teacher.codes, student.codes)
+    student.mask.data = student.mask.data.flip(0)
+    ema_(teacher, student, 0.5)
+    assert torch.equal(teacher.mask, student.mask), "between 0 and −∞ there is nothing"
 
 
 def test_target_follows_batch_statistics_but_not_dropout() -> None:

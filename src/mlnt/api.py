@@ -27,10 +27,11 @@ from mlnt.data.picture_sets import as_read
 from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, Source, Split, open_dataset
 from mlnt.data.streaming import first_of
-from mlnt.defaults import choose_settings, preset_for
+from mlnt.defaults import choose_settings
 from mlnt.device import (
     computing,
     drawing_from,
+    may_be_cuda,
     pick_device,
     prepare_deterministic,
     weight_type,
@@ -48,8 +49,6 @@ from mlnt.recipes import check_method, check_network, run_recipe
 from mlnt.runs import CONFIG, FAULTS, RunFolder
 from mlnt.shelf import Shelf
 from mlnt.training import Trainer, Watcher
-
-__all__ = ["Training", "preset_for", "read_by_resuming", "resume_run", "train"]
 
 ModelSource = str | OwnModel
 # What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
@@ -120,9 +119,12 @@ def train(
         "text_column": text_column,
     }
     dataset = _opened(data, options, preset, settings, download, world)
-    if convert("deterministic", settings.get("deterministic", False)):
+    # Which device is asked for decides before CUDA is used, as picking one does.
+    is_deterministic = convert("deterministic", settings.get("deterministic", False))
+    wanted = str(settings.get("device", Settings.device))
+    if is_deterministic and may_be_cuda(wanted):
         prepare_deterministic()
-    device = world.device_of(pick_device(str(settings.get("device", "auto"))))
+    device = world.device_of(pick_device(wanted))
     by_data = choose_settings(dataset, device, preset, settings)
     chosen = by_data.settings
     prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)

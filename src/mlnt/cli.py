@@ -80,7 +80,7 @@ def train(
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="stop in time; --resume goes on later")
+        float | None, typer.Option(min=0, help="stop after so many minutes; --resume goes on later")
     ] = None,
     preset: Annotated[
         str | None, typer.Option(help=f"starting values: {', '.join(PRESETS)} \\[by the data]")
@@ -89,7 +89,11 @@ def train(
         str | None, typer.Option(help="other training labels: FILE, FILE.npz:KEY or FILE.pt:KEY")
     ] = None,
     true_labels: Annotated[
-        str | None, typer.Option(help="correct labels, if known; only for the report")
+        str | None,
+        typer.Option(
+            help="correct labels, if known: for the report, and for methods that are told them "
+            "(forward_true, cnn_crf, joint_optimization) and --validation clean"
+        ),
     ] = None,
     validation_data: Annotated[str | None, typer.Option(help="validation data")] = None,
     test_data: Annotated[str | None, typer.Option(help="test data")] = None,
@@ -343,7 +347,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     try:
         if join().size > 1 and arguments[:1] != ["train"]:
-            raise InputError("several processes are for `mlnt train` alone; start others without")
+            raise InputError("torchrun is for `mlnt train` alone; start other commands without it")
         only_the_first_speaks(join())
         status = app(arguments or ["--help"], prog_name="mlnt", standalone_mode=False)
         console.file.flush()  # here, where it is known what to do if nobody reads it
@@ -367,7 +371,7 @@ def run(arguments: list[str]) -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return _fail(f"the memory does not suffice ({str(error) or 'no more is to be had'})", 1)
+        return _fail(f"out of memory ({str(error) or type(error).__name__})", 1)
     return status if isinstance(status, int) else 0
 
 

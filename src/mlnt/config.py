@@ -132,7 +132,7 @@ class Settings:
     )
     keep_per_class: float = setting(
         0.05,
-        "share of each class that the filter leaves in any case",
+        "smallest share of each class that the filter keeps",
         group="Mentor",
         low=0,
         high=1,

@@ -56,6 +56,8 @@ def choose_settings(
     dataset: Dataset, device: torch.device, preset: str | None, given: Mapping[str, Any]
 ) -> Chosen:
     """The settings of a run: the user's, else what the data asks for, else the preset's."""
+    # What is meant is written down: another version may mean another network.
+    given = {name: value for name, value in given.items() if (name, value) != ("model", "auto")}
     if preset is not None or _has_preset(dataset):
         return Chosen(make_settings(preset or preset_for(dataset), **given), {})
     preset = preset_for(dataset)
@@ -69,7 +71,7 @@ def choose_settings(
     settings = make_settings(preset, **{**values, **given})
     if settings.tau == "auto" and settings.method == "mlnt" and settings.iterations > 1:
         reasons["tau"] = (
-            "labels stay that are at least half as sure as those that stay are on average"
+            "a label is kept if it is at least half as certain as the kept ones on average"
         )
     return Chosen(settings, reasons)
 
@@ -113,11 +115,11 @@ def _derived(
         found["sets"] = (1, "on a CPU, where more steps are worth more than more label sets")
     if side >= LARGE_SIDE:
         # Without it a network soon knows each picture by heart, and its wrong label too.
-        found["crop_padding"] = (round(SHIFT * side), "pictures mean the same a little aside")
+        found["crop_padding"] = (round(SHIFT * side), "a picture shifted a little keeps its class")
         if _are_coloured(dataset):
             found["flip"] = (
                 True,
-                "photographs mean the same in a mirror; --no-flip for letters, signs and such",
+                "a photograph keeps its class in a mirror; --no-flip for letters, signs and such",
             )
     return found
 
@@ -139,8 +141,8 @@ def _are_coloured(dataset: Dataset) -> bool:
 
 
 def _why_batch_size(samples: int) -> str:
-    return f"{samples:,} samples are to make {FEWEST_STEPS} steps at least"
+    return f"so that {samples:,} samples make at least {FEWEST_STEPS} steps an epoch"
 
 
 def _why_epochs(epochs: int, samples: int) -> str:
-    return f"each of {samples:,} samples is seen so often, {epochs * samples:,} in all"
+    return f"so that {samples:,} samples are seen {epochs * samples:,} times in all"

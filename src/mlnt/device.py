@@ -15,6 +15,16 @@ CUBLAS, STEADY = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
 ONE_AT_A_TIME = threading.RLock()  # of the threads of this process
 
+
+def _unlock_in_child() -> None:
+    """The thread that held it is not there any more, and would be waited for for ever."""
+    global ONE_AT_A_TIME
+    ONE_AT_A_TIME = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)
+
 BESIDE_TENSORS = 2 * 2**30  # bytes of a GPU: more than CUDA takes for one process
 
 
@@ -30,6 +40,11 @@ def pick_device(name: str) -> torch.device:
         reason = first_line(error)
         raise InputError(f"device {name!r} cannot be used: {reason}") from None
     return device
+
+
+def may_be_cuda(name: str) -> bool:
+    """Whether `pick_device` may give a GPU for this name; asked without using one."""
+    return name.startswith("cuda") or (name == "auto" and torch.cuda.is_available())
 
 
 def is_shared(device: torch.device) -> bool:

@@ -24,7 +24,7 @@ from mlnt.training import Journal, Stage
 MACHINE = ("device", "workers", "engine", "graph", "deterministic", "checkpoint_minutes")
 # What must be the same of the data of a run that goes on, and what to say where it is not.
 DATA_CHANGED = {
-    "classes": "the classes are others now",
+    "classes": "the classes are others now, or this version of mlnt reads them otherwise",
     "samples": "there are more samples now, or fewer",
     "fingerprint": "samples, labels or their order have changed since, or this version "
     "of mlnt reads them otherwise",

@@ -17,7 +17,6 @@ from mlnt.data.encoding import unnamed
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.oddities import few_of, odd_classes, span
 from mlnt.defaults import without_effect
-from mlnt.models import usual_model
 from mlnt.report import words
 from mlnt.schedule import has_last
 from mlnt.texts import one_line, visible
@@ -92,13 +91,12 @@ class TerminalProgress(Watcher):
             self._say(line)
         for note in without_effect(dataset, self.asked):
             self._say(f"  mind: {note}")
-        model = usual_model(dataset.kind) if settings.model == "auto" else settings.model
         epochs = f"{_epochs(settings.epochs)} a stage"
         if has_last(settings) and not isinstance(settings.last_epochs, str):
-            epochs += f", {settings.last_epochs} at last"
+            epochs += f", {settings.last_epochs} in the last"
         if settings.weights == "self" and not isinstance(settings.self_epochs, str):
             epochs = f"{_epochs(settings.self_epochs)} without labels, {epochs}"
-        self._say(f"{model}, {epochs}, M={settings.sets}")
+        self._say(f"{settings.model}, {epochs}, M={settings.sets}")
         for name, reason in reasons.items():
             self._say(f"  {name} = {getattr(settings, name)}: {reason}", "dim")
 

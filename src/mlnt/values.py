@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from mlnt.errors import InputError, did_you_mean, percent_hint
 
 
@@ -58,6 +60,8 @@ def _interval(low: float, high: float) -> str:
 
 def converted(name: str, kinds: tuple[type, ...], value: Any) -> Any:
     """`value` as one of these types; strings such as "0.5" become numbers."""
+    if isinstance(value, np.bool_):
+        value = bool(value)
     if isinstance(value, bool) or (bool in kinds and not isinstance(value, str)):
         if bool in kinds and isinstance(value, bool | int) and value in (0, 1):
             return bool(value)

@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mlnt.data.cifar10 import CLASSES as CIFAR10_CLASSES
 from mlnt.data.cifar10 import cifar10, fetch_cifar10, find_cifar10
 from mlnt.data.fashion_mnist import fetch_fashion_mnist, has_idx_files, read_idx_folder
 from mlnt.data.raw import Known, Raw, Source, exists
 
 __all__ = [
-    "CIFAR10_CLASSES", "NAMED", "Known", "Raw", "Source", "cifar10", "digits", "exists",
+    "NAMED", "Known", "Raw", "Source", "cifar10", "digits", "exists",
     "find_known",
 ]  # fmt: skip
 

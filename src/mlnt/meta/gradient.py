@@ -33,7 +33,6 @@ def meta_gradient(
     order: int = 1,
     engine: str = "auto",
     consistency: str = "kl",
-    rows: Rows = WHOLE,
 ) -> tuple[Tensor, Gradients]:
     """(L_meta, {parameter name: ∂L_meta/∂θ}) for the model's trainable parameters θ.
 
@@ -47,7 +46,6 @@ def meta_gradient(
     order        1: first-order approximation, 2: through the inner step
     engine       plain | folded | auto: plain on a CPU, on a GPU the faster (measured once)
     consistency  kl | mse
-    rows         which rows of a batch these are that several processes divide; all, by default
     """
     check_network(model, "model")
     model, inputs = unwrapped(model), as_arguments(inputs)
@@ -60,7 +58,7 @@ def meta_gradient(
         _check_probabilities(target)
         target = target.clamp(min=0)
     return gradient_by_engine(
-        model, inputs, synthetic_MB, target, alpha, order, engine, consistency, rows
+        model, inputs, synthetic_MB, target, alpha, order, engine, consistency
     )
 
 
@@ -120,7 +118,9 @@ def check_network(model: Any, name: str) -> None:
 def check_trainable(model: nn.Module) -> None:
     """Raise InputError unless there can be gradients, of some parameters at least."""
     if torch.is_inference_mode_enabled():
-        raise InputError("the meta-gradient cannot be had in torch.inference_mode; leave it before")
+        raise InputError(
+            "the meta-gradient cannot be computed in torch.inference_mode; leave it first"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("the model has nothing to learn: all its parameters are frozen")
 

@@ -57,9 +57,10 @@ def ema_(
             currents.append(current)
         elif weight.is_floating_point():
             # Frozen, maybe only now: it goes on to the student's, and stays once it is there, where
-            # two products and a sum would add rounding (and make NaN of a mask's −∞).
+            # two products and a sum would add rounding.
+            # Infinite ones, as of a mask, have no way between: they are the student's at once.
             nearer = mean + (1 - gamma) * (current - mean)
-            mean.copy_(torch.where(mean == current, mean, nearer))
+            mean.copy_(torch.where((mean == current) | ~nearer.isfinite(), current, nearer))
         else:
             mean.copy_(current)
     # Two products and a sum, each rounded, so that the result is the formula's to the last bit;

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from mlnt.config import Settings
 from mlnt.data.batches import Batch
-from mlnt.meta.teacher import ema_, make_teacher, teacher_target
+from mlnt.meta.teacher import copy_buffers_, ema_, make_teacher, teacher_target
 from mlnt.methods.base import (
     Method,
     Rates,
@@ -50,6 +50,7 @@ class MeanTeacher(Method):
         )
         self.optimizer.step()
         ema_(self.teacher, self.student, rates.gamma)
+        copy_buffers_(self.teacher, self.student, with_statistics=False)
         with torch.autocast(logits_BC.device.type, enabled=False):
             log_student_BC = logits_BC.to(teacher_BC).log_softmax(dim=1)
             return {
@@ -76,4 +77,5 @@ class Iterative(Method):
         )
         self.optimizer.step()
         ema_(self.teacher, self.student, rates.gamma)
+        copy_buffers_(self.teacher, self.student, with_statistics=False)
         return losses

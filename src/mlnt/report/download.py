@@ -62,10 +62,9 @@ def next_training(source: dict[str, Any], file: str) -> str:
     if data is None:
         return f"mlnt.train(data, labels={file!r})"
     options = {**given, "labels": file}
-    names = {"validation": "validation-data", "test": "test-data"}
     words = ["mlnt", "train", data]
     for name, value in options.items():
-        words += [f"--{names.get(name, name).replace('_', '-')}", value]
+        words += [f"--{name.replace('_', '-')}", value]
     return shlex.join(words)
 
 
