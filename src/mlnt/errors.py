@@ -53,6 +53,12 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def kind_and_reason(error: BaseException) -> str:
+    """`RuntimeError: what it says`, in one line; of an error that says nothing its kind alone."""
+    kind, reason = type(error).__name__, first_line(error)
+    return kind if reason == kind else f"{kind}: {reason}"
+
+
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing if no option comes close."""
     # Looking takes the square of the length: what is no word is not looked for.

@@ -8,7 +8,7 @@ from typing import Any
 from mlnt.all_labels import Judged, judge_all_labels
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.sources import Dataset
-from mlnt.errors import first_line
+from mlnt.errors import kind_and_reason
 from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
 from mlnt.filtered import write_filtered
 from mlnt.gallery import GALLERY, write_gallery
@@ -73,5 +73,5 @@ def draw_report(run: RunFolder) -> None:
         write_report(run)
     except Exception as error:
         command = shlex.join(["mlnt", "report", str(run.path)])
-        what = f"{type(error).__name__}: {first_line(error)}"
-        log.warning("the report could not be made (%s); `%s` makes it again", what, command)
+        words = "the report could not be made (%s); `%s` makes it again"
+        log.warning(words, kind_and_reason(error), command)

@@ -21,6 +21,7 @@ from mlnt.data.batches import Batch
 from mlnt.data.encoding import ImageEncoder
 from mlnt.data.sources import Split
 from mlnt.distributed import ALL_ALONE, World
+from mlnt.errors import kind_and_reason
 from mlnt.methods import MLNT, CrossEntropy, Rates
 from mlnt.methods.base import Method
 from mlnt.models import build_model
@@ -77,7 +78,7 @@ def time_case(case: Case, steps: int, device: torch.device) -> Row:
     try:
         return dataclasses.replace(row, **_measure(case, steps, device))
     except Exception as failure:  # out of memory, a network that cannot be had, …
-        return dataclasses.replace(row, error=one_line(failure))
+        return dataclasses.replace(row, error=kind_and_reason(failure))
 
 
 def _measure(case: Case, steps: int, device: torch.device) -> dict[str, Any]:
@@ -190,8 +191,3 @@ def free(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def one_line(failure: Exception) -> str:
-    kind, text = type(failure).__name__, str(failure).strip()
-    return f"{kind}: {text.splitlines()[0]}" if text else kind

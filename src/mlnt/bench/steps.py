@@ -9,9 +9,9 @@ import torch
 
 from mlnt.bench.floor import convolution_floor, floor_of_cross_entropy, floor_of_mlnt
 from mlnt.bench.result import BenchResult, Floor
-from mlnt.bench.rows import SHAPES, Case, Row, bench_network, one_line, time_case
+from mlnt.bench.rows import SHAPES, Case, Row, bench_network, time_case
 from mlnt.device import pick_device
-from mlnt.errors import InputError, did_you_mean
+from mlnt.errors import InputError, did_you_mean, kind_and_reason
 from mlnt.origin import about
 
 RESNET50 = "torchvision:resnet50"
@@ -121,7 +121,7 @@ class _Bench:
             # Built for another torch it raises RuntimeError, not ImportError.
             importlib.import_module("torchvision.models")
         except Exception as failure:
-            missing = Row("cross entropy", RESNET50, 32, 0, 1, None, error=one_line(failure))
+            missing = Row("cross entropy", RESNET50, 32, 0, 1, None, error=kind_and_reason(failure))
             return [missing]
         return self.with_ratios(self.time_main(RESNET50, 32, 10, orders=(1,)))[2]
 
@@ -200,7 +200,7 @@ def _floor(model: str, batch_size: int, sets: int, device: torch.device) -> Floo
         inputs = torch.randn(batch_size, *SHAPES[model], device=device)
         kernels = convolution_floor(bench_network(model, device), inputs, sets, dtype)
     except Exception as failure:
-        return Floor(kind, (), None, None, one_line(failure))
+        return Floor(kind, (), None, None, kind_and_reason(failure))
     return Floor(
         kind, tuple(kernels), floor_of_mlnt(kernels, sets), floor_of_cross_entropy(kernels)
     )

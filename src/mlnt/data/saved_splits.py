@@ -13,7 +13,7 @@ import numpy as np
 from mlnt.data.folders import SPLITS
 from mlnt.data.label_files import label_names
 from mlnt.data.raw import read_file
-from mlnt.errors import InputError, first_line
+from mlnt.errors import InputError, first_line, kind_and_reason
 from mlnt.files import open_file, parse_json
 
 INFO, STATE, SPLIT_NAMES = "dataset_info.json", "state.json", "dataset_dict.json"
@@ -189,7 +189,7 @@ def expect_intact(root: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # a stranger's file may make any step of it go wrong
-        what = f"{type(error).__name__}: {first_line(error)}"
+        what = kind_and_reason(error)
         raise InputError(f"{root} is damaged: columns differ from {INFO} ({what})") from None
 
 
