@@ -145,7 +145,7 @@ def test_mistakes_are_told_before_anything_is_trained(
     monkeypatch.setattr(Trainer, "run", no_training)
     other = tmp_path / "other.json"
     other.write_text('{"rows": []}', encoding="utf-8")
-    with pytest.raises(InputError, match=r"other.json holds no accuracy bench"):
+    with pytest.raises(InputError, match=r"other.json holds no such bench"):
         run(other)
     with pytest.raises(InputError, match="minutes above 0"):
         run(minutes=0)

@@ -3,8 +3,8 @@
 authors.py the yardstick -> floor.py what the convolutions alone need -> rows.py one timed step ->
 steps.py the bench -> result.py JSON and tables -> plot.py the picture
 
-ground.py what trainings are compared on -> accuracy.py what M buys in equal minutes,
-led.py settings of a led iteration by validation alone
+ground.py what trainings are compared on, ledger.py the file they go on in -> accuracy.py what M
+buys in equal minutes, led.py settings of a led iteration by validation alone
 
 exactness.py the fast paths against the plain ones;
 profile.py where the time of a step goes; issues.py found label errors against cleanlab;

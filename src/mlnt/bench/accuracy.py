@@ -21,7 +21,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from mlnt.bench.clock import durations_ms
-from mlnt.bench.ground import Ground, refuse_other_arguments
+from mlnt.bench.ground import Ground
+from mlnt.bench.ledger import Ledger
 from mlnt.bench.rows import RATES, free
 from mlnt.config import Settings, make_settings
 from mlnt.data.prepare import Seeds, prepare
@@ -34,7 +35,6 @@ from mlnt.methods import MLNT, CrossEntropy
 from mlnt.models import copy_model
 from mlnt.origin import commit, machine_name
 from mlnt.progress import ModelResult
-from mlnt.runs import RunFolder
 from mlnt.steps import Steps
 from mlnt.training import Stage, Trainer
 
@@ -152,7 +152,9 @@ def run_accuracy(
         preset=preset,
         settings={k: v for k, v in asdict(plans[0]).items() if k not in ("sets", "device")},
     )
-    earlier = _read(done, fresh) if done is not None and done.exists() else fresh
+    ledger, same = Ledger(done), ("machine", "torch", "data", "minutes", "preset")
+    kept = ledger.read(fresh, AccuracyRow, same, ("commit", "date", "cross_entropy"))
+    earlier = replace(fresh, **kept)
     missing = [plan for plan in plans if plan.sets not in {row.sets for row in earlier.rows}]
     if not missing:
         return earlier
@@ -164,8 +166,7 @@ def run_accuracy(
         for plan in missing:
             tell(f"M={plan.sets}, {minutes:g} min")
             result = replace(result, rows=(*result.rows, bench.train(plan, minutes)))
-            if done is not None:
-                RunFolder(done.parent).write_text(done.name, result.to_json())
+            ledger.write(result)
     return result
 
 
@@ -231,17 +232,3 @@ def _figures(found: ModelResult) -> Figures:
 def _cells(figures: Figures) -> list[str]:
     values = map(figures.get, ("validation", "best", "last"))
     return ["–" if value is None else f"{value:.2f}" for value in values]
-
-
-def _read(done: Path, now: AccuracyResult) -> AccuracyResult:
-    """What the file holds; one measured with other arguments than those of `now` is refused."""
-    found = RunFolder(done.parent).read_json(done.name)
-    try:
-        kept = {name: found[name] for name in ("commit", "date", "cross_entropy")}
-        kept["rows"] = tuple(AccuracyRow(**row) for row in found["rows"])
-        old, new = {**found, **found["settings"]}, {**vars(now), **now.settings}
-    except (LookupError, TypeError) as error:
-        raise InputError(f"{done} holds no accuracy bench ({error}); choose another file") from None
-    names = ("machine", "torch", "data", "minutes", "preset", *now.settings)
-    refuse_other_arguments(old, new, names, done)
-    return replace(now, **kept)

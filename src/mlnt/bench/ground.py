@@ -1,7 +1,5 @@
 """What several trainings are compared on: the same data on the device, the same random choices."""
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +10,6 @@ from mlnt.data.dataset import Dataset
 from mlnt.data.prepare import Seeds
 from mlnt.data.streaming import first_of
 from mlnt.device import weight_type
-from mlnt.errors import InputError
 from mlnt.models import build_model, check_output
 from mlnt.training import Trainer
 
@@ -45,13 +42,3 @@ class Ground:
         model = model.to(device=self.device, dtype=self.dtype)
         check_output(model, first_of(self.splits["train"].inputs, 2), self.classes)
         return model
-
-
-def refuse_other_arguments(
-    old: Mapping[str, Any], new: Mapping[str, Any], names: Iterable[str], done: Path
-) -> None:
-    """A measurement goes on in its file with the arguments that it was begun with."""
-    for name in names:
-        if old.get(name) != new[name]:
-            was = f"{name} was {old.get(name)!r} in {done}, now it is {new[name]!r}"
-            raise InputError(f"{was}; choose another file")

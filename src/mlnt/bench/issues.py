@@ -12,7 +12,7 @@ Axes: N samples, C classes.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor, nn
 
+from mlnt.bench.ledger import Ledger
 from mlnt.bench.rows import free
 from mlnt.config import Settings
 from mlnt.data.dataset import Dataset, Split
@@ -39,7 +40,6 @@ from mlnt.methods import CrossEntropy
 from mlnt.models import build_model
 from mlnt.origin import commit, machine_name
 from mlnt.recipes import Recipe
-from mlnt.runs import RunFolder
 from mlnt.training import Stage, Trainer, model_name
 
 FOLDS = 5
@@ -143,8 +143,9 @@ def run_issues(
         machine=machine_name(place),
         torch=torch.__version__,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        rows=_read(done, machine_name(place)) if done is not None and done.exists() else (),
     )
+    ledger = Ledger(done)
+    result = replace(result, **ledger.read(result, _row_from, ("machine",)))
     dataset = open_dataset(str(data), labels=labels)
     name = Path(data).name  # not where it lies on this machine
     there = {row.key for row in result.rows}
@@ -161,8 +162,7 @@ def run_issues(
             rows = _compare(dataset, chosen, place)
             named = [replace(r, data=name, noise=said, seed=seed, given=changed) for r in rows]
             result = replace(result, rows=(*result.rows, *named))
-            if done is not None:
-                RunFolder(done.parent).write_text(done.name, result.to_json())
+            ledger.write(result)
     return result
 
 
@@ -341,21 +341,10 @@ def _row(
     )
 
 
-def _read(done: Path, machine: str) -> tuple[IssuesRow, ...]:
-    found = RunFolder(done.parent).read_json(done.name)
-    try:
-        rows = tuple(_row_from(row) for row in found["rows"])
-        was = found["machine"]
-    except (LookupError, TypeError) as error:
-        raise InputError(f"{done} holds no such bench ({error}); choose another file") from None
-    if was != machine:
-        raise InputError(f"{done} was measured on {was}, not {machine}; choose another file")
-    return rows
-
-
-def _row_from(row: Mapping[str, Any]) -> IssuesRow:
-    interval = row["interval"]
-    return IssuesRow(**{**row, "interval": None if interval is None else tuple(interval)})
+def _row_from(interval: Sequence[float] | None, **others: Any) -> IssuesRow:
+    """As JSON has it: there are no tuples."""
+    pair = None if interval is None else (interval[0], interval[1])
+    return IssuesRow(interval=pair, **others)
 
 
 def _mean(rows: Sequence[IssuesRow], name: str, digits: int = 1, between: str = "\n±") -> str:

@@ -19,7 +19,8 @@ import torch
 from rich.console import RenderableType
 from rich.table import Table
 
-from mlnt.bench.ground import Ground, refuse_other_arguments
+from mlnt.bench.ground import Ground
+from mlnt.bench.ledger import Ledger
 from mlnt.bench.rows import free
 from mlnt.config import Settings, named_values, settings_from
 from mlnt.data.dataset import Dataset
@@ -36,7 +37,6 @@ from mlnt.origin import commit, machine_name
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.recipes import Recipe
 from mlnt.reproduce.results import Spread
-from mlnt.runs import RunFolder
 from mlnt.schedule import LED
 from mlnt.training import Stage, StageResult
 
@@ -135,8 +135,9 @@ def run_led(
         settings={k: v for k, v in asdict(usual).items() if k not in ("seed", "device")},
         mentors={},
     )
-    if done is not None and done.exists():
-        result = _read(done, result)
+    ledger = Ledger(done)
+    kept = ledger.read(result, LedRow, ("machine", "torch", "data"), ("mentors",))
+    result = replace(result, **kept)
     for seed in range(seeds):
         there = {row.trial for row in result.rows if row.seed == seed}
         missing = {n: replace(plan, seed=seed) for n, plan in plans.items() if n not in there}
@@ -148,8 +149,7 @@ def run_led(
         for name, plan in missing.items():
             tell(f"seed {seed}: {name}, {plan.epochs} epochs")
             result = replace(result, rows=(*result.rows, bench.train(name, plan)))
-            if done is not None:
-                RunFolder(done.parent).write_text(done.name, result.to_json())
+            ledger.write(result)
     return result
 
 
@@ -238,15 +238,3 @@ def _cells(rows: Sequence[LedRow]) -> list[str]:
         f"{fmean(row.step_ms for row in rows):.1f}",
         f"{fmean(row.seconds for row in rows):.0f}",
     ]
-
-
-def _read(done: Path, now: LedResult) -> LedResult:
-    """What the file holds; one measured with other arguments than those of `now` is refused."""
-    found = RunFolder(done.parent).read_json(done.name)
-    try:
-        kept = {"mentors": found["mentors"], "rows": tuple(LedRow(**r) for r in found["rows"])}
-        old, new = {**found, **found["settings"]}, {**vars(now), **now.settings}
-    except (LookupError, TypeError) as error:
-        raise InputError(f"{done} holds no such bench ({error}); choose another file") from None
-    refuse_other_arguments(old, new, ("machine", "torch", "data", *now.settings), done)
-    return replace(now, **kept)
