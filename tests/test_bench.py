@@ -329,7 +329,7 @@ def test_command_writes_figures_and_picture(
         (["--model", "preact_resnet23"], "did you mean 'preact_resnet32'?"),
         (["--plot", "no/such/p.png"], "there is no folder no/such"),
         (["--json", "."], ". exists already"),
-        (["--issues", "--plot", "p.png"], "--plot draws step times alone"),
+        (["--issues", "--json", "no/such/i.json"], "there is no folder no/such"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_timed(
