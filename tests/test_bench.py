@@ -26,6 +26,7 @@ from mlnt.meta.labels import synthetic_labels
 from mlnt.methods import MLNT, Rates
 from mlnt.models import SmallConv
 from mlnt.origin import commit
+from mlnt.steps import EAGER_STEPS
 
 TINY = ("--steps", "1", "--sets", "2", "--batch-size", "4")
 
@@ -276,6 +277,25 @@ def test_no_cross_entropy_no_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.cross_entropy_ms == {"first": None, "last": None}
     assert result.ratios["mlnt_to_cross_entropy"] is None
     assert result.ratios["authors_to_ours"] is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "parts"), [("mlnt", [EAGER_STEPS, "reset", 9]), ("authors", [1, "reset", 2])]
+)
+def test_peak_memory_is_that_of_the_recorded_step(
+    method: str, parts: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the steps before it; what is played back allocates nothing."""
+    done: list[object] = []
+    monkeypatch.setattr(bench_rows, "_runner", lambda *ignored: done.append)
+    monkeypatch.setattr(bench_rows, "wait", lambda device: None)
+    monkeypatch.setattr(bench_rows, "durations_ms", lambda calls, device: [1.0 for _ in calls])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: done.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**30)
+    case = bench_rows.Case("a row", method, "small_conv", 4)
+    found = bench_rows._measure(case, 5, torch.device("cuda"))
+    assert done == parts
+    assert found["peak_gib"] == 3.0
 
 
 def test_commit_of_this_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
