@@ -569,3 +569,23 @@ def test_processes_that_have_copies_of_a_model_stay_together(tmp_path: Path, for
             tolerance.update_teacher(0.9)
     for parameter, of_rank in zip(model.parameters(), first, strict=True):
         torch.testing.assert_close(parameter, of_rank, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("eta", "collapses"), [(0.4, True), (0.01, False)])
+def test_a_meta_step_too_long_for_the_optimizer_is_told(
+    eta: float, collapses: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With Adam, at the rate that suits the README's SGD, all answers become the same."""
+    torch.manual_seed(0)
+    data = mlnt.open_dataset("digits").train
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    tolerance = mlnt.NoiseTolerance(model, sets=1, alpha=0.5)
+    for batch in torch.randperm(19_200).remainder(len(data)).split(64):
+        tolerance.meta_update(data.inputs[batch], data.labels[batch], eta=eta)
+        optimizer.zero_grad()
+        F.cross_entropy(model(data.inputs[batch]), data.labels[batch]).backward()
+        optimizer.step()
+        tolerance.update_teacher(gamma=0.9)
+    said = [record.message for record in caplog.records]
+    assert [("nearly all samples the same class" in line) for line in said] == [True] * collapses

@@ -1,5 +1,6 @@
 """`NoiseTolerance`: MLNT for one's own training loop."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from mlnt.config import Settings, convert
 from mlnt.distributed import ALL_ALONE, Rows, World
 from mlnt.errors import InputError, did_you_mean
 from mlnt.meta.division import added_up, divided_meta_gradient
-from mlnt.meta.features import as_arguments, penultimate
+from mlnt.meta.features import as_arguments, evaluating, penultimate
 from mlnt.meta.folded import Target, compute_type
 from mlnt.meta.gradient import check_network, check_trainable, checked
 from mlnt.meta.labels import synthetic_labels
@@ -23,9 +24,16 @@ from mlnt.meta.teacher import (
     follow_,
     make_teacher,
     mixed_target,
+    probabilities,
     renew_statistics,
 )
 from mlnt.meta.wrapped import as_written, own_name, replicas_within, unwrapped
+
+# Meta updates after which the teacher's answers are looked at, for which a GPU is waited for; how
+# many looks in a row must find one class given to so much more of the batch than any label.
+LOOK_EVERY, LOOKS, ONE_SIDED = 100, 2, 0.4
+
+log = logging.getLogger("mlnt")
 
 
 class NoiseTolerance:
@@ -84,6 +92,7 @@ class NoiseTolerance:
         self.generator = generator
         self.world: World = ALL_ALONE  # the processes that divide the work
         self._has_answered = False  # the teacher, whose statistics come of it
+        self._updates = self._one_sided = 0  # meta updates; looks in a row that found it so
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
             setattr(self, name, checked(name, convert(name, getattr(self, name))))
 
@@ -188,7 +197,32 @@ class NoiseTolerance:
                 torch._foreach_sub_(moved, steps)
         # Autocast would go on with its copies of the weights as they were.
         torch.clear_autocast_cache()
+        self._look_at_answers(inputs if for_teacher is None else for_teacher, labels)
         return loss
+
+    @as_written()
+    @torch.no_grad()
+    def _look_at_answers(self, inputs: Any, labels: Any) -> None:
+        """Warn once if the teacher keeps giving most samples one class that few are labelled with:
+        one answer for all agrees with itself best, and a meta step far longer than the class step
+        leads there."""
+        self._updates += 1
+        device = next(self.teacher.parameters()).device
+        is_gpu = device.type == "cuda"
+        is_recorded = is_gpu and torch.cuda.is_current_stream_capturing()
+        if self._updates % LOOK_EVERY or self._one_sided >= LOOKS or is_recorded:
+            return
+        with evaluating(self.teacher), torch.random.fork_rng([device] if is_gpu else []):
+            answers_B = probabilities(self.teacher, as_arguments(inputs)).argmax(dim=1)
+        labels_B = as_tensor(labels, "labels", "class numbers")
+        is_one_sided = _largest_share(answers_B) - _largest_share(labels_B) > ONE_SIDED
+        self._one_sided = self._one_sided + 1 if is_one_sided else 0
+        if self._one_sided == LOOKS:
+            log.warning(
+                "after %d meta updates the teacher gives nearly all samples the same class: eta "
+                "may be too large for this optimizer (docs/own-loop.md, Choosing the rates)",
+                self._updates,
+            )
 
     def add_meta_gradient(
         self,
@@ -259,6 +293,11 @@ def _learns_with(mentor: nn.Module, student: nn.Module) -> bool:
     """Whether it would change as the student learns. What is frozen they may share."""
     learnt = {id(p) for p in student.parameters() if p.requires_grad}
     return unwrapped(mentor) is student or any(id(p) in learnt for p in mentor.parameters())
+
+
+def _largest_share(classes_B: Tensor) -> float:
+    """Of the most frequent one."""
+    return float(classes_B.unique(return_counts=True)[1].max() / len(classes_B))
 
 
 def zero_unless_finite(gradients: Gradients) -> Gradients:
