@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from mlnt.data.image_files import CPU, FaultLog, ImageFiles
 from mlnt.data.pictures import PathTable, PictureError, read_picture
 from mlnt.data.streaming import STREAMED_BATCH, Feeder, batches, default_workers
 from mlnt.errors import InputError, TrainingError
+from mlnt.evaluation import predict_probabilities
 
 WORKERS = (0, 1, 2)
 
@@ -287,6 +289,48 @@ class TestWorkers:
         for end in ends:
             assert select.select([end], [], [], 20)[0], "a worker lives on"
             os.close(end)
+
+    @pytest.mark.parametrize("mistake", ["in_the_loop", "in_the_loader", "in_evaluation"])
+    def test_a_process_ends_after_an_error(self, mistake: str) -> None:
+        """Workers ignore SIGTERM, by which multiprocessing would end them, and wait for that."""
+        program = (
+            f"import sys; sys.path[:0] = sys.argv[1:]\nimport test_streaming as t\nt.{mistake}()"
+        )
+        here = Path(__file__).parent
+        command = [sys.executable, "-c", program, str(here), str(here.parent / "src")]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert ended.stderr.endswith(f"KeyError: '{mistake}'\n")
+
+
+def in_the_loop() -> None:
+    """The feeder is left open."""
+    feeder = Feeder(fake_files(read_number), 4, workers=2)
+    feeder.feed(shuffled(40, 4))
+    feeder.next()
+    raise KeyError("in_the_loop")
+
+
+def in_the_loader() -> None:
+    """It is closed, while frames of the error hold the loader."""
+
+    def order() -> Iterator[Tensor]:
+        yield from shuffled(40, 4)
+        raise KeyError("in_the_loader")
+
+    with Feeder(fake_files(read_number), 4, workers=2) as feeder:
+        feeder.feed(order())
+        while True:
+            feeder.next()
+
+
+def in_evaluation() -> None:
+    """Of a network, while batches are still to come."""
+
+    class Mistaken(torch.nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            raise KeyError("in_evaluation")
+
+    predict_probabilities(Mistaken(1, 1), fake_files(read_number, 400, workers=2))
 
 
 def read_pid(path: str, size: int, crop: int) -> np.ndarray:

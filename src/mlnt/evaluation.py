@@ -1,5 +1,7 @@
 """How good a model is, how much noise it has memorised, how well wrong labels are found."""
 
+from contextlib import closing
+
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +23,8 @@ def predict_probabilities(
     weight = next(model.parameters())
     dtype = weight.dtype if inputs_N.is_floating_point() else None
     rows = world.divide(len(inputs_N))
-    own = batches(inputs_N[rows.own], EVALUATION_BATCH, weight.device, dtype)
-    logits = torch.cat([model(x) for x in own]).to(weight.dtype)
+    with closing(batches(inputs_N[rows.own], EVALUATION_BATCH, weight.device, dtype)) as own:
+        logits = torch.cat([model(x) for x in own]).to(weight.dtype)
     if isinstance(inputs_N, ImageFiles):
         inputs_N.faults.share(world)
     return rows.gather(logits).softmax(dim=1)
@@ -35,8 +37,8 @@ def extract_features(
     """Penultimate features [N, D] in eval mode; each process computes some, and all have all."""
     model.eval()
     rows = world.divide(len(inputs_N))
-    own = batches(inputs_N[rows.own], EVALUATION_BATCH)
-    features = torch.cat([logits_and_features(model, x)[1] for x in own])
+    with closing(batches(inputs_N[rows.own], EVALUATION_BATCH)) as own:
+        features = torch.cat([logits_and_features(model, x)[1] for x in own])
     if isinstance(inputs_N, ImageFiles):
         inputs_N.faults.share(world)
     return rows.gather(features.to(next(model.parameters()).dtype))

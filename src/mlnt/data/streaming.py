@@ -7,14 +7,16 @@ The order is always this process's, so that a run is the same whatever the numbe
 Axes: B batch.
 """
 
+import atexit
 import ctypes
 import os
 import signal
 import sys
 import time
 import warnings
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,7 @@ class Feeder:
                 persistent_workers=workers > 0,
             )
         self._batches: Iterator[Read] = iter(())
+        _open.add(self)
 
     def feed(self, order: Iterable[Tensor]) -> None:
         """Begin to read: the indices [B] of each batch, on the CPU. Times begin anew."""
@@ -140,14 +143,31 @@ class Feeder:
         return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, though frames of an error may hold the loader, which waits for them."""
+        loading: Any = self._batches
         self._batches, self._loader = iter(()), None
+        if hasattr(loading, "_shutdown_workers"):  # not where this process reads
+            loading._shutdown_workers()
+            for worker in loading._workers:
+                if worker.is_alive():  # a disk may not answer, and SIGTERM is ignored
+                    worker.kill()
 
     def __enter__(self) -> "Feeder":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+_open: "weakref.WeakSet[Feeder]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before multiprocessing's own hook, registered first and called last, which sends workers a
+    SIGTERM, which they ignore, and waits for them without end."""
+    for feeder in list(_open):
+        feeder.close()
 
 
 class Waiting:
@@ -200,8 +220,11 @@ def batches(
     size: int,
     device: torch.device | None = None,
     dtype: torch.dtype | None = None,
-) -> Iterator[Tensor]:
-    """The inputs in order, in batches of at most `size`, normalised; on `device` if given."""
+) -> Generator[Tensor, None, None]:
+    """The inputs in order, in batches of at most `size`, normalised; on `device` if given.
+
+    To be closed, lest an error between two batches leave the workers waiting.
+    """
     if isinstance(inputs, Tensor):
         for part in inputs.split(size):
             yield part.to(device or part.device, dtype or part.dtype)
