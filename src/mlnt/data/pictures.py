@@ -18,8 +18,8 @@ from mlnt.files import open_file
 # Of a broken picture Pillow would say more on the terminal than the reason that we give.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
-# No others: Pillow would hand some of them, such as EPS, to further programs.
 NO_LABEL = -1  # where a label is not known, or is no class of the training data
+# No others: Pillow would hand some of them, such as EPS, to further programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
 EXTENSIONS = (
     ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".ppm", ".pgm", ".tif", ".tiff",
