@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 import mlnt
+from mlnt.data import tables
 from mlnt.data.check import check_tree
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.pictures import are_picture_paths
@@ -72,6 +73,23 @@ def test_addresses_are_not_fetched(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("url,label\nhttp://a.b/1.png,x\nhttp://a.b/2.png,y\n")
     with pytest.raises(mlnt.InputError, match=r"row 1 has an address \('http.*fetch the pictures"):
         mlnt.open_dataset(tmp_path / "t.csv")
+
+
+def test_a_table_of_pictures_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, read_rows = [], tables._read_rows
+
+    def noted(path: Path, most: int | None = None) -> tuple[list[str], list[list[str]]]:
+        if most is None:
+            read.append(path.name)
+        return read_rows(path, most)
+
+    monkeypatch.setattr(tables, "_read_rows", noted)
+    data, other = table(folder, "img,label"), table(folder, "img,label", name="other.csv")
+    options = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 4, "image_size": 8}
+    mlnt.train(data, validation_data=other, out=folder / "run", workers=0, **options)
+    mlnt.predict(folder / "run", data)
+    check_tree(other, seconds=1)
+    assert read == ["t.csv", "other.csv", "t.csv", "other.csv"]
 
 
 @pytest.mark.parametrize("content", ["file_name\nred/1.PNG\n", "file_name,kind\nred/1.PNG,\n"])

@@ -19,7 +19,7 @@ from mlnt.data.huggingface import is_saved_dataset
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED
 from mlnt.data.oddities import only_some, other_range
-from mlnt.data.picture_sets import has_pictures, pictures_to_predict
+from mlnt.data.picture_sets import pictures_to_predict
 from mlnt.data.pictures import NO_LABEL, printable
 from mlnt.data.saved_splits import open_splits
 from mlnt.data.sources import Source, fitting, read_further
@@ -70,8 +70,12 @@ def predict(
     samples: list[str] | None = None
     unknown: tuple[str, ...] = ()
     inputs: Tensor | ImageFiles
-    if isinstance(data, str | Path) and _are_pictures(data, encoder, label_column, text_column):
-        split, unknown = pictures_to_predict(Path(data), encoder, classes, label_column)
+    pictures = None
+    if isinstance(data, str | Path) and (encoder.kind == "image" or not is_table(Path(data))):
+        # A table is read by the columns of the training data, whatever pictures stand beside them.
+        pictures = pictures_to_predict(Path(data), encoder, classes, label_column, text_column)
+    if pictures is not None:
+        split, unknown = pictures
         inputs = split.inputs
         samples = [printable(text) for text in split.texts or ()]
         labels = None if unknown else split.labels
@@ -102,14 +106,6 @@ def predict(
     return Prediction(
         classes, predicted, probabilities_NC, correct, samples, faults, unknown, tuple(notes), part
     )
-
-
-def _are_pictures(
-    data: str | Path, encoder: Encoder, label_column: str | None, text_column: str | None
-) -> bool:
-    if encoder.kind != "image" and is_table(Path(data)):
-        return False  # it is read by the columns of the training data, whatever stands beside them
-    return has_pictures(data, label_column, text_column)
 
 
 def _part_of(data: Source, samples: Sequence[str]) -> str:

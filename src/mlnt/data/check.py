@@ -18,7 +18,7 @@ from mlnt.data.folders import image_folder_parts
 from mlnt.data.huggingface import is_saved_dataset, read_saved
 from mlnt.data.image_files import CROP, SIZE
 from mlnt.data.label_files import sorted_classes
-from mlnt.data.picture_sets import has_pictures, picture_parts
+from mlnt.data.picture_sets import find_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, PathTable, PictureError, read_picture
 from mlnt.data.raw import exists
 from mlnt.data.sources import open_dataset
@@ -216,8 +216,7 @@ def _folder_report(path: Path) -> tuple[Report, list[PathTable]]:
 
 def _table_report(path: Path, label_column: str | None) -> tuple[Report, list[PathTable]]:
     """Of a CSV or TSV, opened as for a training; pictures that it names are looked for later."""
-    if has_pictures(path, label_column):
-        parts = picture_parts(path, label_column)
+    if parts := find_pictures(path, label_column):
         return _report_of(parts, path.resolve().parent, f"pictures of {path.name}")
     data = open_dataset(path, label_column=label_column)
     count, per_class = len(data.train), data.train.labels.bincount(minlength=len(data.classes))

@@ -24,45 +24,46 @@ from mlnt.data.tables import is_table, read_picture_paths
 from mlnt.errors import InputError
 
 
-def has_pictures(
-    path: str | Path, label_column: str | None = None, text_column: str | None = None
-) -> bool:
-    """A folder that is none of a data set known by its layout, or a table of paths of pictures.
+def find_pictures(
+    path: str | Path,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    further: bool = False,
+) -> Parts | None:
+    """Of a Clothing1M tree, an image folder, a table of paths or a saved data set; None of others.
 
-    Where a column of texts is named, nobody asks for the pictures beside it.
+    Where a column of texts is named, nobody asks for the pictures beside it. `further` as in
+    `read_table`.
     """
     path = Path(path)
     if not exists(path):
-        return False
+        return None
     if is_saved_dataset(path):
-        return text_column is None and holds_pictures(path)
+        has_any = text_column is None and holds_pictures(path)
+        return read_saved_pictures(path, label_column) if has_any else None
     if path.is_dir():
-        return find_cifar10(path) is None and not has_idx_files(path)
-    if path.suffix.lower() in EXTENSIONS:
-        return True
-    if not is_table(path) or text_column is not None:
-        return False
-    return read_picture_paths(path, label_column, further=True) is not None
-
-
-def picture_parts(path: Path, label_column: str | None = None, further: bool = False) -> Parts:
-    """Of a Clothing1M tree, an image folder, a table of paths or a saved data set.
-
-    `further` as in `read_table`.
-    """
-    if is_saved_dataset(path):
-        return read_saved_pictures(path, label_column)
+        if not _may_hold_pictures(path):
+            return None
+        return clothing1m_parts(path) if lists_folder(path) else image_folder_parts(path)
     if path.suffix.lower() in EXTENSIONS:
         raise InputError(f"{path} is a single picture; give a folder with one folder per class")
-    if not path.is_dir():
-        return table_parts(path, label_column, further)
-    return clothing1m_parts(path) if lists_folder(path) else image_folder_parts(path)
+    if not is_table(path) or text_column is not None:
+        return None
+    return table_parts(path, label_column, further)
 
 
-def table_parts(path: Path, label_column: str | None, further: bool = False) -> Parts:
-    """Paths are below the table's folder; a row without a label has NO_LABEL."""
+def _may_hold_pictures(folder: Path) -> bool:
+    """Whether it is none of a data set known by its layout."""
+    is_known = find_cifar10(folder) is not None or has_idx_files(folder)
+    return not is_known and not is_saved_dataset(folder)
+
+
+def table_parts(path: Path, label_column: str | None, further: bool = False) -> Parts | None:
+    """Paths are below the table's folder; a row without a label has NO_LABEL. None where it names
+    no pictures."""
     found = read_picture_paths(path, label_column, further)
-    assert found is not None
+    if found is None:
+        return None
     paths, labels = _below(path, list(found.samples)), found.labels
     for row, name in enumerate(paths, start=1):
         if "://" in name:
@@ -150,10 +151,13 @@ def further_pictures(
     classes: tuple[str, ...],
     label_column: str | None = None,
     wanted: str = "test",
-) -> Split:
+) -> Split | None:
     """Other labelled pictures for a network of these classes: the part that is wanted, validation
-    or test; all of train where there is no such part."""
-    split, unknown = _further(path, encoder, classes, label_column, wanted)
+    or test; all of train where there is no such part. None where these are no pictures."""
+    parts = find_pictures(path, label_column, further=True)
+    if parts is None:
+        return None
+    split, unknown = _further(parts, path, encoder, classes, wanted)
     if unknown:
         raise InputError(
             f"{path} holds pictures of {unknown[0]!r}, which is not a class of the training data "
@@ -163,14 +167,9 @@ def further_pictures(
 
 
 def _further(
-    path: Path,
-    encoder: Encoder,
-    classes: tuple[str, ...],
-    label_column: str | None,
-    wanted: str = "test",
+    parts: Parts, path: Path, encoder: Encoder, classes: tuple[str, ...], wanted: str = "test"
 ) -> tuple[Split, tuple[str, ...]]:
     """Further pictures, with NO_LABEL where it is none of the classes; and which are none."""
-    parts = picture_parts(path, label_column, further=True)
     part = getattr(parts, wanted) or parts.train
     unknown = tuple(name for name in parts.classes if name not in classes)
     number = {name: place for place, name in enumerate(classes)}
@@ -181,14 +180,20 @@ def _further(
 
 
 def pictures_to_predict(
-    path: Path, encoder: Encoder, classes: tuple[str, ...], label_column: str | None = None
-) -> tuple[Split, tuple[str, ...]]:
+    path: Path,
+    encoder: Encoder,
+    classes: tuple[str, ...],
+    label_column: str | None = None,
+    text_column: str | None = None,
+) -> tuple[Split, tuple[str, ...]] | None:
     """A picture, a table of them, or all in a folder; NO_LABEL where a label is not known.
 
     Also the folders, or labels of a table, that are no class; where there are such folders, labels
-    are not known of any picture.
+    are not known of any picture. None where there are no pictures.
     """
-    if path.is_dir() and not is_saved_dataset(path):
+    if not exists(path):
+        return None
+    if path.is_dir() and _may_hold_pictures(path):
         folders = _folders_with_pictures(path)
         unknown = tuple(name for name in folders if name not in {*classes, *SPLITS})
         if (unknown or not folders) and lists_folder(path) is None:
@@ -196,10 +201,11 @@ def pictures_to_predict(
             if not found:
                 raise InputError(f"{path} holds no pictures ({', '.join(EXTENSIONS)})")
             return _as_trained(_unlabelled(PathTable.of(path, found)), encoder, path), unknown
-    elif path.suffix.lower() in EXTENSIONS:
+    elif not path.is_dir() and path.suffix.lower() in EXTENSIONS:
         only = _unlabelled(PathTable.of(path.parent, [path.name]))
         return _as_trained(only, encoder, path), ()
-    return _further(path, encoder, classes, label_column)
+    parts = find_pictures(path, label_column, text_column, further=True)
+    return None if parts is None else _further(parts, path, encoder, classes)
 
 
 def _folders_with_pictures(path: Path) -> list[str]:

@@ -53,12 +53,7 @@ from mlnt.data.oddities import (
     span,
     without_label,
 )
-from mlnt.data.picture_sets import (
-    from_pictures,
-    further_pictures,
-    has_pictures,
-    picture_parts,
-)
+from mlnt.data.picture_sets import find_pictures, from_pictures, further_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
 from mlnt.data.tables import check_labelled, is_table, known_columns, read_table
 from mlnt.errors import InputError, did_you_mean
@@ -95,8 +90,9 @@ def open_dataset(
         saved = only_labelled(read_saved(source, label_column, text_column))
         dataset = _from_saved(saved, need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column)
-    elif isinstance(source, str | Path) and has_pictures(source, label_column, text_column):
-        parts = picture_parts(Path(source), label_column)
+    elif isinstance(source, str | Path) and (
+        parts := find_pictures(source, label_column, text_column)
+    ):
         if Path(source).is_dir() and len(parts.classes) == 1:
             check_not_nested(Path(source), parts.classes[0])
         dataset = replace(from_pictures(parts), label_column=label_column)
@@ -349,10 +345,11 @@ def _check_texts(raw: Raw, name: str) -> None:
 def _further(source: Source, dataset: Dataset, what: str) -> Split:
     """Validation or test data, whichever `what` says, in the encoding of the training data."""
     if isinstance(dataset.train.inputs, ImageFiles):
-        if not isinstance(source, str | Path) or not has_pictures(source, dataset.label_column):
+        split, column = None, dataset.label_column
+        if isinstance(source, str | Path):
+            split = further_pictures(Path(source), dataset.encoder, dataset.classes, column, what)
+        if split is None:
             raise InputError(f"{what} data must be pictures on disk as the training data is")
-        column = dataset.label_column
-        split = further_pictures(Path(source), dataset.encoder, dataset.classes, column, what)
         is_labelled = split.labels != NO_LABEL
         if not is_labelled.any():
             raise InputError(f"{what} data has no labels")
