@@ -16,7 +16,7 @@ import torch
 from rich.table import Table
 
 import mlnt
-from mlnt import cli, models
+from mlnt import cli, models, prediction, runs
 from mlnt.data.check import check_tree
 from mlnt.data.image_files import FaultLog
 from mlnt.errors import InputError
@@ -81,6 +81,27 @@ def test_a_run_folder_names_no_code_to_run(finished: Path, tmp_path: Path) -> No
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(InputError, match="name it: --model"):
         mlnt.api.resume_run(tmp_path / "run")
+
+
+def test_sizes_are_checked_before_a_network_is_made_of_them(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, made = [], []
+    load_file, build_model = runs.load_file, prediction.build_model
+    monkeypatch.setattr(runs, "load_file", lambda path: read.append(path.name) or load_file(path))
+    monkeypatch.setattr(
+        prediction, "build_model", lambda *given: made.append(given[2]) or build_model(*given)
+    )
+    mlnt.predict(finished, ROWS)
+    assert (read, made) == (["best.safetensors"], [3])
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["classes"] = [str(number) for number in range(10**4)]
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="no layer for the 10,000 classes of config"):
+        mlnt.predict(run, ROWS)
+    assert made == [3]
 
 
 @pytest.mark.parametrize("name", [".report.html.part.html", "report.html", ".lock", "curves.png"])

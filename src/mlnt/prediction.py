@@ -28,7 +28,7 @@ from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
 from mlnt.models import OwnModel, build_model, is_imported, new_of
-from mlnt.runs import CONFIG, RunFolder
+from mlnt.runs import CONFIG, RunFolder, load_into
 
 
 @dataclass(frozen=True)
@@ -139,21 +139,22 @@ def load_model(
         classes = _checked_classes(config["data"]["classes"])
         settings = settings_from(config["settings"])
         own_model = config["own_model"]
-    if model is None:
-        if own_model:
-            raise InputError(
-                f"{run.path} was trained with your own network ({own_model}); give it again with "
-                "model=, or with --model package.module:function"
-            )
-        _check_sizes(run, name, encoder, len(classes))
-        network = build_model(settings.model, encoder, len(classes))
-    elif not own_model and not is_imported(settings.model):
+    if model is None and own_model:
+        raise InputError(
+            f"{run.path} was trained with your own network ({own_model}); give it again with "
+            "model=, or with --model package.module:function"
+        )
+    if model is not None and not own_model and not is_imported(settings.model):
         raise InputError(f"{run.path} has a network of mlnt's, {settings.model}; give no other")
+    state = run.load_state(name)
+    if model is None:
+        _check_sizes(f"{name}.safetensors of {run.path}", state, encoder, len(classes))
+        network = build_model(settings.model, encoder, len(classes))
     elif isinstance(model, str):
         network = build_model(model, encoder, len(classes), may_import=True)
     else:
         network = new_of(model)
-    return encoder, classes, run.load_into(network.to(weight_type(settings)), name)
+    return encoder, classes, load_into(network.to(weight_type(settings)), state, name)
 
 
 def _checked_classes(names: Any) -> tuple[str, ...]:
@@ -166,17 +167,15 @@ def _checked_classes(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_sizes(run: RunFolder, name: str, encoder: Encoder, classes: int) -> None:
+def _check_sizes(file: str, state: dict[str, Tensor], encoder: Encoder, classes: int) -> None:
     """Raise InputError where config.json claims sizes that no tensor of the run has.
 
     It may be a stranger's: a network for a billion classes would take all memory before its
     weights were found not to fit. A tensor takes as much of the file as its shape says.
     """
-    found = {size for tensor in run.load_state(name).values() for size in tensor.shape}
+    found = {size for tensor in state.values() for size in tensor.shape}
     # Of texts the length is no size of a network.
     inputs = encoder.vocabulary_size if isinstance(encoder, TextEncoder) else encoder.shape[0]
     for size, what in ((classes, "classes"), (inputs, "inputs")):
         if size not in found:
-            raise InputError(
-                f"{name}.safetensors of {run.path} has no layer for the {size:,} {what} of {CONFIG}"
-            )
+            raise InputError(f"{file} has no layer for the {size:,} {what} of {CONFIG}")

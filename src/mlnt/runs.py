@@ -257,17 +257,18 @@ class RunFolder:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path} cannot be read: {error}") from None
 
-    def load_into(self, model: nn.Module, name: str = "best") -> nn.Module:
-        state = self.load_state(name)
-        try:
-            model.load_state_dict(state)
-        except RuntimeError as error:
-            first = str(error).splitlines()[-1].strip()
-            raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
-        for key, value in state.items():  # training stops before it writes down such weights
-            if not value.isfinite().all():
-                raise InputError(f"{name}.safetensors is damaged: {key} is not finite")
-        return model.eval()
+
+def load_into(model: nn.Module, state: dict[str, Tensor], name: str) -> nn.Module:
+    """The model with the weights of NAME.safetensors, ready to be asked."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise InputError(f"{name}.safetensors does not fit the model: {first}") from None
+    for key, value in state.items():  # training stops before it writes down such weights
+        if not value.isfinite().all():
+            raise InputError(f"{name}.safetensors is damaged: {key} is not finite")
+    return model.eval()
 
 
 def holds_a_run(path: str | Path) -> str:
