@@ -1,5 +1,6 @@
 """Encoders: what is constant, where the channels of images are."""
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -14,6 +15,7 @@ from mlnt.data.encoding import (
     TextEncoder,
     encoder_from_json,
     encoder_to_json,
+    pixel_range,
 )
 
 NUMBERS = np.random.default_rng(0).normal(size=(50, 3))
@@ -125,6 +127,40 @@ def test_images_of_the_shape_trained_on_are_taken_as_they_are() -> None:
     encoder = ImageEncoder((16, 16, 5), (0.0,) * 16, (1.0,) * 16)
     images = np.random.default_rng(0).random((4, 16, 16, 5))
     np.testing.assert_allclose(encoder.encode(images), images, rtol=1e-6)
+
+
+class TestBlackAndWhite:
+    def test_images_come_back_and_are_shown(self) -> None:
+        images = np.random.default_rng(0).integers(0, 256, (8, 3, 5, 5), np.uint8)
+        encoder = ImageEncoder.fit(images)
+        assert encoder.black_white == (0, 255)
+        np.testing.assert_allclose(encoder.decode(encoder.encode(images)), images, atol=1e-4)
+        assert np.array_equal(encoder.show(encoder.encode(images)), images)
+        assert np.array_equal(encoder.show(encoder.encode(images)[3]), images[3])
+        scaled = images / 255
+        encoder = ImageEncoder.fit(scaled)
+        assert np.array_equal(encoder.show(encoder.encode(scaled)), images)
+
+    def test_encoders_travel_as_json_and_older_ones_have_none(self) -> None:
+        encoder = ImageEncoder.fit(np.random.default_rng(0).random((4, 5, 5)))
+        values = json.loads(json.dumps(encoder_to_json(encoder)))
+        assert encoder_from_json(values) == encoder
+        del values["black_white"]
+        assert encoder_from_json(values) == dataclasses.replace(encoder, black_white=())
+
+    @pytest.mark.parametrize("given", [[0], [1, 0], [0, 0], ["0", "1"], [0, float("nan")], 3, True])
+    def test_what_a_stranger_may_claim(self, given: object) -> None:
+        values = encoder_to_json(ImageEncoder((1, 5, 5), (0.0,), (1.0,))) | {"black_white": given}
+        with pytest.raises(ValueError, match="black_white must hold"):
+            encoder_from_json(values)
+
+    @pytest.mark.parametrize(
+        ("low", "high", "found"),
+        [(0, 1, (0, 1)), (0, 16, (0, 16)), (3, 250, (0, 255)), (-1, 1, (-1, 1)), (5, 5, (5, 6)),
+         (-1e-7, 1.0000001, (0, 1)), (1e17, 1e17, (1e17, 1e17 + 16)), (0, 65535, (0, 65535))],
+    )  # fmt: skip
+    def test_range_of_pixels(self, low: float, high: float, found: tuple) -> None:
+        assert pixel_range(low, high) == found
 
 
 class TestRarities:

@@ -132,8 +132,7 @@ def _are_coloured(dataset: Dataset) -> bool:
         pixels = some.load(torch.arange(len(some))).float()
     else:
         assert isinstance(dataset.encoder, ImageEncoder)
-        mean, std = torch.tensor([dataset.encoder.mean, dataset.encoder.std])[..., None, None]
-        pixels = some * std + mean
+        pixels = torch.from_numpy(dataset.encoder.decode(some))
     if pixels.shape[1] != 3:
         return False
     colour_B = (pixels - pixels.mean(1, keepdim=True)).abs().flatten(1).mean(1)

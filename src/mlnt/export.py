@@ -146,14 +146,7 @@ def random_inputs(encoder: Encoder, size: int, generator: torch.Generator) -> Te
         count_B1 = torch.randint(1, encoder.length + 1, (size, 1), generator=generator)
         return words_BL.where(torch.arange(encoder.length) < count_B1, PAD)
     noise = torch.randn(size, *encoder.shape, generator=generator, dtype=torch.float64)
-    if isinstance(encoder, TableEncoder):
-        return torch.from_numpy(encoder.decode(noise))
-    axes = (-1, *(1 for _ in encoder.shape[1:]))
-    mean, std = (
-        torch.tensor(values, dtype=torch.float64).reshape(axes)
-        for values in (encoder.mean, encoder.std)
-    )
-    return (mean + std * noise).to(raw_type(encoder))
+    return torch.from_numpy(encoder.decode(noise)).to(raw_type(encoder))
 
 
 def describe(encoder: Encoder, classes: tuple[str, ...]) -> dict[str, str]:

@@ -39,7 +39,6 @@ SMALL = 64  # pixels; up to here PNG keeps every one of them, and takes no more 
 MOST_CHARACTERS = 600
 MOST_COLUMNS = 16
 MOST_DIGITS, ROUNDING = 12, 2.0**-23  # of numbers in a table; what float32 loses of them
-RANGE_FROM = 256  # pictures that tell in which range the pixels lie
 
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 
@@ -103,21 +102,14 @@ def _places(dataset: Dataset, positions: Tensor) -> Iterator[tuple[int, Split, i
 
 def _picture_of(dataset: Dataset) -> Callable[[Split, int], Image.Image | None]:
     """How to make a picture of a sample again."""
-    assert isinstance(dataset.encoder, ImageEncoder)
+    encoder = dataset.encoder
+    assert isinstance(encoder, ImageEncoder)
     if isinstance(dataset.train.inputs, ImageFiles):
         return _read_small
-    mean, std = (
-        torch.tensor(values)[:, None, None]
-        for values in (dataset.encoder.mean, dataset.encoder.std)
-    )
-    inputs = dataset.train.inputs
-    some = inputs[:: max(1, len(inputs) // RANGE_FROM)].float() * std + mean
-    low, high = pixel_range(float(some.min()), float(some.max()))
 
     def decoded(split: Split, row: int) -> Image.Image:
         assert isinstance(split.inputs, Tensor)
-        pixels = (split.inputs[row].float() * std + mean - low) / (high - low)
-        return _as_picture((255 * pixels).round().clamp(0, 255).byte().numpy())
+        return as_picture(encoder.show(split.inputs[row]))
 
     return decoded
 
@@ -126,24 +118,12 @@ def _read_small(split: Split, row: int) -> Image.Image | None:
     """From disk; None if it cannot be read: by now the training is done, and must not fail."""
     assert isinstance(split.inputs, ImageFiles)
     try:
-        return _as_picture(split.inputs.read(split.inputs.paths.full(row), SIDE, SIDE))
+        return as_picture(split.inputs.read(split.inputs.paths.full(row), SIDE, SIDE))
     except PictureError:
         return None
 
 
-def pixel_range(low: float, high: float) -> tuple[float, float]:
-    """What is black and what is white: [0, 1] or [0, 255] where it may be that, else what occurs.
-
-    A range hardly used is none: digits in [0, 16] would be black in [0, 255].
-    """
-    slack = 0.01 * (high - low)  # decoding does not give zero exactly
-    for white in (1.0, 255.0):
-        if low >= -slack and white / 4 < high <= white + slack:
-            return 0.0, white
-    return low, high if high > low else low + 1
-
-
-def _as_picture(pixels_CHW: np.ndarray) -> Image.Image:
+def as_picture(pixels_CHW: np.ndarray) -> Image.Image:
     """Grey or RGB; of any other number of channels the first ones."""
     if len(pixels_CHW) < 3:
         return Image.fromarray(pixels_CHW[0])

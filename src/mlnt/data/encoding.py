@@ -44,6 +44,7 @@ class ImageEncoder:
     shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    black_white: tuple[float, ...] = ()  # the values of both; runs from before they were kept: none
     kind = "image"
 
     @classmethod
@@ -54,8 +55,10 @@ class ImageEncoder:
         except ValueError as error:
             raise InputError(f"these images cannot be learnt from: {error}") from None
         mean, std = _by_channel(images)
-        std = _no_zero(std, images.min((0, 2, 3)), images.max((0, 2, 3)))
-        return cls(images.shape[1:], tuple(mean.tolist()), tuple(std.tolist()))
+        low, high = images.min((0, 2, 3)), images.max((0, 2, 3))
+        std = _no_zero(std, low, high)
+        black_white = pixel_range(float(low.min()), float(high.max()))
+        return cls(images.shape[1:], tuple(mean.tolist()), tuple(std.tolist()), black_white)
 
     def encode(self, images: Any) -> Tensor:
         images = np.asarray(images)
@@ -71,6 +74,17 @@ class ImageEncoder:
             check_finite(pixels, "images")
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         return (pixels - mean[:, None, None]) / std[:, None, None]
+
+    def decode(self, encoded: Any) -> np.ndarray:
+        """The images [..., C, H, W] that encoding makes these of."""
+        mean, std = (np.array(values)[:, None, None] for values in (self.mean, self.std))
+        return np.asarray(encoded, np.float64) * std + mean
+
+    def show(self, encoded: Any) -> np.ndarray:
+        """As a person sees them, bytes [..., C, H, W] from 0, black, to 255, white."""
+        black, white = self.black_white
+        shades = (self.decode(encoded) - black) / (white - black)
+        return (255 * shades).round().clip(0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -221,6 +235,10 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
         return encoder
     if isinstance(encoder, ImageEncoder):
         _check_shape(encoder.shape)
+        if encoder.black_white != ():
+            _check_numbers(encoder.black_white, 2, "black_white")
+            if not encoder.black_white[0] < encoder.black_white[1]:
+                raise ValueError("black_white must hold the smaller number first")
     else:
         _check_texts(encoder.columns, "columns")
     for name in ("mean", "std"):
@@ -301,6 +319,18 @@ def _by_channel(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values, total = np.arange(256), channels.shape[1]
     mean = counts @ values / total
     return mean, np.sqrt((counts * (values - mean[:, None]) ** 2).sum(axis=1) / total)
+
+
+def pixel_range(low: float, high: float) -> tuple[float, float]:
+    """What is black and what is white: [0, 1] or [0, 255] where it may be that, else what occurs.
+
+    A range hardly used is none: digits in [0, 16] would be black in [0, 255].
+    """
+    slack = 0.01 * (high - low)  # what was scaled or enlarged may lie a little beyond
+    for white in (1.0, 255.0):
+        if low >= -slack and white / 4 < high <= white + slack:
+            return 0.0, white
+    return low, high if high > low else low + max(1.0, math.ulp(low))
 
 
 def _channels_first(images: np.ndarray) -> np.ndarray:

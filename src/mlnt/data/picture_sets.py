@@ -112,7 +112,7 @@ def from_pictures(parts: Parts) -> Dataset:
     train = split(parts.train)
     assert train is not None
     mean, std = (tuple(255 * v for v in values) for values in (IMAGENET_MEAN, IMAGENET_STD))
-    encoder = ImageEncoder(tuple(train.inputs.shape[1:]), mean, std)
+    encoder = ImageEncoder(tuple(train.inputs.shape[1:]), mean, std, (0.0, 255.0))
     return Dataset(
         parts.name,
         parts.classes,

@@ -13,6 +13,7 @@ from mlnt.data.sources import Dataset, open_dataset
 from mlnt.data.streaming import batches
 from mlnt.errors import InputError
 from mlnt.filtered import read_filtered
+from mlnt.gallery import as_picture
 from mlnt.reproduce.cells import Cell
 from mlnt.runs import FILTERED, RunFolder
 
@@ -94,7 +95,7 @@ def _words(issue: Mapping[str, str], true: str | None) -> list[tuple[str, str]]:
 
 
 def _draw_issue(axis: Any, picture: np.ndarray, lines: Sequence[tuple[str, str]]) -> None:
-    axis.imshow(picture, cmap="gray_r" if picture.ndim == 2 else None, interpolation="nearest")
+    axis.imshow(picture, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     for place, (text, colour) in enumerate(lines):
         plain = text.replace("$", r"\$")  # to matplotlib they would be mathematics
         axis.annotate(
@@ -104,14 +105,12 @@ def _draw_issue(axis: Any, picture: np.ndarray, lines: Sequence[tuple[str, str]]
 
 
 def to_pictures(dataset: Dataset, indices: Sequence[int]) -> list[np.ndarray]:
-    """[H, W] or [H, W, 3] each, from 0 to 1: the encoding undone."""
+    """Bytes [H, W] or [H, W, 3] each, as the report shows them."""
     encoder = dataset.encoder
     if not isinstance(encoder, ImageEncoder):
         raise InputError(f"{dataset.name} holds no images; there is nothing to show on a sheet")
     if not indices:
         return []
-    mean, std = (np.array(values)[:, None, None] for values in (encoder.mean, encoder.std))
     inputs = dataset.train.inputs[torch.tensor(indices)]
-    pixels_NCHW = torch.cat(list(batches(inputs, len(indices)))).numpy() * std + mean
-    pixels_NCHW = np.clip(pixels_NCHW / pixels_NCHW.max(), 0, 1)
-    return [p[0] if len(p) == 1 else p.transpose(1, 2, 0) for p in pixels_NCHW]
+    encoded_NCHW = torch.cat(list(batches(inputs, len(indices))))
+    return [np.asarray(as_picture(pixels)) for pixels in encoder.show(encoded_NCHW)]
