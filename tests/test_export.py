@@ -173,8 +173,10 @@ def test_a_run_in_float64(tmp_path: Path) -> None:
 
 def test_pictures_from_files_say_how_they_were_cut() -> None:
     mean, std = (tuple(255 * v for v in values) for values in ((0.485, 0.456, 0.406), (1.0,) * 3))
-    said = describe(ImageEncoder((3, 224, 224), mean, std), ("a", "b"))["input"]
-    assert "shorter side resized to 256" in said
+    for from_files in (True, False):
+        encoder = ImageEncoder((3, 224, 224), mean, std, from_files=from_files)
+        said = describe(encoder, ("a", "b"))["input"]
+        assert ("shorter side resized to 256" in said) == from_files
 
 
 def test_the_command(

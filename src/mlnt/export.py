@@ -26,7 +26,7 @@ from mlnt import __version__
 from mlnt.data.columns import columns_to_json
 from mlnt.data.encoding import _WORD as WORD
 from mlnt.data.encoding import PAD, UNKNOWN, Encoder, ImageEncoder, TableEncoder, TextEncoder
-from mlnt.data.image_files import CROP, IMAGENET_MEAN, SIZE
+from mlnt.data.image_files import CROP, SIZE
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.evaluation import predict_probabilities
 from mlnt.models import OwnModel
@@ -161,7 +161,7 @@ def describe(encoder: Encoder, classes: tuple[str, ...]) -> dict[str, str]:
     }
     if isinstance(encoder, ImageEncoder):
         found["input"] = f"{kind} [batch, {shape}]: pixels as the training data had them"
-        if encoder.mean == tuple(255 * value for value in IMAGENET_MEAN):  # read from files
+        if encoder.from_files:
             found["input"] += (
                 f"; RGB from 0 to 255, upright, the shorter side resized to "
                 f"{round(encoder.shape[1] * SIZE / CROP)}, the middle of it"

@@ -22,6 +22,7 @@ from mlnt.data.columns import (
     names_of,
     numbers_of,
 )
+from mlnt.data.image_files import IMAGENET_MEAN
 from mlnt.errors import InputError
 
 PAD, UNKNOWN = 0, 1
@@ -45,6 +46,7 @@ class ImageEncoder:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     black_white: tuple[float, ...] = ()  # the values of both; runs from before they were kept: none
+    from_files: bool = False  # pictures on disk were trained on, not arrays
     kind = "image"
 
     @classmethod
@@ -222,6 +224,9 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
 
     The sizes of the network and of its inputs follow from it.
     """
+    if values.get("kind") == "image" and "from_files" not in values:
+        # From before it was kept: files alone have these means.
+        values = values | {"from_files": values.get("mean") == [255 * v for v in IMAGENET_MEAN]}
     if values.get("made_of"):
         values = values | {"made_of": columns_from_json(values["made_of"])}
     kinds = {"image": ImageEncoder, "table": TableEncoder, "text": TextEncoder}
@@ -239,6 +244,9 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
             _check_numbers(encoder.black_white, 2, "black_white")
             if not encoder.black_white[0] < encoder.black_white[1]:
                 raise ValueError("black_white must hold the smaller number first")
+        _check_flags((encoder.from_files,), 1, "from_files")
+        if encoder.from_files and encoder.shape != (3, encoder.shape[1], encoder.shape[1]):
+            raise ValueError("shape must be that of square RGB pictures, which are from_files")
     else:
         _check_texts(encoder.columns, "columns")
     for name in ("mean", "std"):

@@ -68,7 +68,7 @@ class Fed(NamedTuple):
     """A batch of pictures, and which samples they are."""
 
     indices: Tensor  # LongTensor [B]; where a picture could not be read, of the one in its place
-    pixels: Tensor  # uint8 [B, 3, H, W]
+    pixels: Tensor  # uint8 [B, C, H, W]
 
 
 class Read(NamedTuple):
@@ -89,6 +89,7 @@ class Reader(Dataset):
     read: Callable[[str, int, int], np.ndarray]
     blank_C: tuple[int, ...] | None  # colour that takes the place of what cannot be read, if any
     is_part: bool = False  # of a batch that several processes read: who has all of it fills in
+    channels: int = 3  # of what `read` makes
 
     def __getitem__(self, indices_B: np.ndarray) -> Read:
         try:
@@ -97,7 +98,7 @@ class Reader(Dataset):
             return Read(None, [], f"{type(error).__name__}: {error}")
 
     def _read_batch(self, indices_B: np.ndarray) -> Read:
-        pixels = np.empty((len(indices_B), 3, self.crop, self.crop), np.uint8)
+        pixels = np.empty((len(indices_B), self.channels, self.crop, self.crop), np.uint8)
         faults, broken = [], []
         for place, index in enumerate(indices_B.tolist()):
             path = self.paths.full(index)
@@ -134,14 +135,15 @@ def fill_in(fed: Fed) -> Fed | None:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Stands for the tensor [N, 3, H, W] of a split; reads pictures when they are asked for."""
+    """Stands for the tensor [N, C, H, W] of a split; reads pictures when they are asked for."""
 
     paths: PathTable
     faults: FaultLog
     size: int = SIZE
     crop: int = CROP
-    mean: Sequence[float] = IMAGENET_MEAN  # of channels in [0, 1]
+    mean: Sequence[float] = IMAGENET_MEAN  # of channels in [0, white]
     std: Sequence[float] = IMAGENET_STD
+    white: float = 1.0
     workers: int | None = None  # processes that read; None: what the machine allows, 0: this one
     read: Callable[[str, int, int], np.ndarray] = read_picture
     device: torch.device = CPU  # where normalised batches go
@@ -164,7 +166,7 @@ class ImageFiles:
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((len(self), 3, self.crop, self.crop))
+        return torch.Size((len(self), len(self.mean), self.crop, self.crop))
 
     def is_floating_point(self) -> bool:
         return True  # as its normalised batches are
@@ -189,17 +191,20 @@ class ImageFiles:
         return replace(self, size=round(crop * SIZE / CROP), crop=crop, workers=workers)
 
     def load(self, indices_B: Tensor) -> Tensor:
-        """These pictures, uint8 [B, 3, H, W], read in this process; blank if unreadable."""
+        """These pictures, uint8 [B, C, H, W], read in this process; blank if unreadable."""
         return self.accept(self.reader(blank=True)[indices_B.cpu().numpy()]).pixels
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """(x / 255 − mean) / std, on the device."""
+        """(white · x / 255 − mean) / std, on the device."""
         mean, std = self.statistics
-        return (pixels.to(self.device, non_blocking=True).to(self.dtype) / 255 - mean) / std
+        pixels = pixels.to(self.device, non_blocking=True).to(self.dtype)
+        return (pixels / (255 / self.white) - mean) / std
 
     def reader(self, blank: bool, is_part: bool = False) -> Reader:
-        colour = tuple(round(255 * value) for value in self.mean) if blank else None
-        return Reader(self.paths, self.size, self.crop, self.read, colour, is_part)
+        bytes_C = (255 / self.white * value for value in self.mean)
+        colour = tuple(round(min(max(0, value), 255)) for value in bytes_C) if blank else None
+        channels = len(self.mean)
+        return Reader(self.paths, self.size, self.crop, self.read, colour, is_part, channels)
 
     def accept(self, read: Read) -> Fed:
         """A batch from a worker, its faults on record; raises what ends the run."""

@@ -111,7 +111,13 @@ def made_columns(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def other_range(inputs: Tensor | ImageFiles, encoder: Encoder, what: str) -> Iterator[str]:
-    """A note where images vary far less or more than those trained on: 0 … 1 for 0 … 255."""
+    """A note where images vary far less or more than those trained on: 0 … 1 for 0 … 255; of
+    pictures on disk where it was to be guessed what is white."""
+    if isinstance(inputs, ImageFiles) and inputs.white not in (1, 255):
+        yield (
+            f"white in {what} pictures is taken for {inputs.white:.6g}, the largest value of the "
+            "arrays trained on"
+        )
     if not isinstance(encoder, ImageEncoder) or not isinstance(inputs, Tensor) or not len(inputs):
         return
     values_CN = inputs.movedim(1, 0).flatten(1)

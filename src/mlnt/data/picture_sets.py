@@ -19,7 +19,15 @@ from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFi
 from mlnt.data.known import exists
 from mlnt.data.label_files import classes_of
 from mlnt.data.oddities import span, without_label
-from mlnt.data.pictures import EXTENSIONS, NO_LABEL, Part, Parts, PathTable, read_picture
+from mlnt.data.pictures import (
+    EXTENSIONS,
+    NO_LABEL,
+    InGrey,
+    Part,
+    Parts,
+    PathTable,
+    read_picture,
+)
 from mlnt.data.tables import is_table, read_picture_paths
 from mlnt.errors import InputError
 
@@ -112,7 +120,7 @@ def from_pictures(parts: Parts) -> Dataset:
     train = split(parts.train)
     assert train is not None
     mean, std = (tuple(255 * v for v in values) for values in (IMAGENET_MEAN, IMAGENET_STD))
-    encoder = ImageEncoder(tuple(train.inputs.shape[1:]), mean, std, (0.0, 255.0))
+    encoder = ImageEncoder(tuple(train.inputs.shape[1:]), mean, std, (0.0, 255.0), from_files=True)
     return Dataset(
         parts.name,
         parts.classes,
@@ -233,5 +241,34 @@ def _as_trained(
 ) -> Split:
     if not isinstance(encoder, ImageEncoder):
         raise InputError(f"{path} holds pictures, but the training data is {encoder.kind}")
-    files = ImageFiles(part.paths, FaultLog.of(len(part.paths)), read=read)
-    return Split(files.read_as(encoder.shape[1], None), part.labels, texts=part.paths)
+    faults = FaultLog.of(len(part.paths))
+    if encoder.from_files:
+        files = ImageFiles(part.paths, faults, read=read).read_as(encoder.shape[1], None)
+    else:
+        _check_comparable(encoder, path)
+        side, white = encoder.shape[1], encoder.black_white[1]
+        read = InGrey(read) if encoder.shape[0] == 1 else read
+        values = encoder.mean, encoder.std, white
+        files = ImageFiles(part.paths, faults, side, side, *values, read=read)
+    return Split(files, part.labels, texts=part.paths)
+
+
+def _check_comparable(encoder: ImageEncoder, path: Path) -> None:
+    """Raise InputError where pictures on disk cannot become what the arrays trained on were."""
+    channels, height, width = encoder.shape
+    if channels not in (1, 3) or height != width:
+        raise InputError(
+            f"{path} holds pictures, which are read as squares, grey or RGB, but the training data "
+            f"is arrays of {channels} × {height} × {width} (channels, height, width); give arrays"
+        )
+    if not encoder.black_white:
+        raise InputError(
+            f"{path} holds pictures, but this run does not say what is white in the arrays it was "
+            "trained on, as later ones do; give arrays, or train it again"
+        )
+    black, white = encoder.black_white
+    if black != 0:
+        raise InputError(
+            f"{path} holds pictures, of values from 0 to 255, but the training data is arrays of "
+            f"values from {black:.6g} to {white:.6g}; give arrays of these"
+        )

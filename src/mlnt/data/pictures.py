@@ -149,6 +149,17 @@ def read_picture(
         raise PictureError(_reason(path, error)) from None
 
 
+@dataclass(frozen=True)
+class InGrey:
+    """Reads pictures as `read` does, then uint8 [1, crop, crop] of how light they are."""
+
+    read: Callable[[str, int, int], np.ndarray]
+
+    def __call__(self, path: str, size: int, crop: int) -> np.ndarray:
+        pixels = self.read(path, size, crop).transpose(1, 2, 0)
+        return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L"))[None]
+
+
 def _middle(picture: Image.Image, size: int, crop: int) -> np.ndarray:
     if picture.format in ("JPEG", "MPO"):
         # JPEG decodes to a half, a quarter or an eighth at less cost: never to less than `size`.
