@@ -73,6 +73,17 @@ class Column:
             yield is_missing_N.astype(np.float64)
 
 
+@dataclass(frozen=True)
+class AsTrained:
+    """How data beside that of the training is read: by the columns that this had.
+
+    Its labels may be missing, and a column of texts may have another name.
+    """
+
+    columns: tuple[str, ...] = ()  # where they are known: no others are read
+    made_of: tuple[Column, ...] = ()  # what became of them, where that is known
+
+
 def parsed(cells: Cells) -> np.ndarray | None:
     """Numbers [N], NaN where a cell is missing; None where it holds words."""
     if isinstance(cells, np.ndarray):

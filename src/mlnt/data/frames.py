@@ -1,8 +1,8 @@
 """Data frames of pandas: samples and labels by the names of columns, as in a table on disk."""
 
-from collections.abc import Sequence
 from typing import Any
 
+from mlnt.data.columns import AsTrained
 from mlnt.data.tables import known_columns, named_columns, unknown_column
 from mlnt.errors import InputError
 
@@ -17,10 +17,11 @@ def part_frame(
     frame: Any,
     label_column: str | None,
     text_column: str | None,
-    features: Sequence[str],
-    further: bool,
+    as_trained: AsTrained | None,
 ) -> tuple[Any, Any]:
-    """(samples, labels or None); `features` and `further` as in `read_table`."""
+    """(samples, labels or None); `as_trained` as in `read_table`."""
+    further = as_trained is not None
+    features = () if as_trained is None else as_trained.columns
     header = [str(name) for name in frame.columns]
     if not any(isinstance(name, str) and name != LABEL_NAME for name in frame.columns):
         features = ()  # numbers are no names: such columns go by their order, as an array's do
@@ -48,7 +49,7 @@ def labelled_rows(samples: Any, labels: Any) -> tuple[Any, Any, int]:
 
 
 def _find_label(
-    header: list[str], wanted: str | None, features: Sequence[str], further: bool
+    header: list[str], wanted: str | None, features: tuple[str, ...], further: bool
 ) -> int | None:
     if wanted is not None and wanted not in header and not further:
         raise InputError(unknown_column(wanted, header, "the data frame"))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mlnt.data.columns import AsTrained
 from mlnt.data.label_files import sorted_classes
 from mlnt.data.oddities import span
 from mlnt.data.pictures import Part, Parts, PathTable, PictureError, read_picture
@@ -79,7 +80,7 @@ def read_saved_pictures(path: str | Path, label_column: str | None = None) -> Pa
     with expect_intact(root):
         kinds = kinds_of(splits["train"].features)
         column = _find_pictures(kinds, root)
-        label = _find_label(kinds, label_column, (), root)
+        label = _find_label(kinds, label_column, root)
         names = splits["train"].labels(label)
         classes = splits["train"].classes(label) or sorted_classes(names or ())
         found = {
@@ -102,18 +103,18 @@ def read_saved_rows(
     path: str | Path,
     label_column: str | None = None,
     text_column: str | None = None,
-    features: Sequence[str] = (),
-    further: bool = False,
+    as_trained: AsTrained | None = None,
 ) -> RawParts:
     """Texts of one column, or the numbers of all, by the rules that `read_table` has."""
     root = Path(path)
     splits, notes = open_splits(root)
     with expect_intact(root):
         kinds = kinds_of(splits["train"].features)
-        label = _find_label(kinds, label_column, features, root, further)
-        if further and text_column not in kinds:
-            text_column = None
-        columns = _known_numbers(kinds, features, root)
+        label = _find_label(kinds, label_column, root, as_trained)
+        columns = None
+        if as_trained is not None:
+            text_column = text_column if text_column in kinds else None
+            columns = _known_numbers(kinds, as_trained.columns, root)
         if columns is None:
             columns = _find_samples(kinds, label, text_column, root)
         is_text = kinds[columns[0]] == "text"
@@ -178,18 +179,15 @@ class RowReader:
 
 
 def _find_label(
-    kinds: Mapping[str, str],
-    wanted: str | None,
-    features: Sequence[str],
-    root: Path,
-    further: bool = False,
+    kinds: Mapping[str, str], wanted: str | None, root: Path, as_trained: AsTrained | None = None
 ) -> str | None:
     if wanted is not None:
         if wanted in kinds:
             return wanted
-        if further:
+        if as_trained is not None:
             return None
         raise InputError(_unknown(wanted, kinds, root))
+    features = () if as_trained is None else as_trained.columns
     for name in LABEL_NAMES:
         for column in kinds:
             if column.lower() == name and column not in features:
@@ -213,7 +211,7 @@ def _find_pictures(kinds: Mapping[str, str], root: Path) -> str:
 
 
 def _known_numbers(
-    kinds: Mapping[str, str], features: Sequence[str], root: Path
+    kinds: Mapping[str, str], features: tuple[str, ...], root: Path
 ) -> tuple[str, ...] | None:
     """The columns of the training data, if that is known and they have names."""
     if known_columns(list(kinds), features, str(root)) is None:
@@ -223,7 +221,7 @@ def _known_numbers(
         raise InputError(
             f"{root}: column {wrong[0]!r} holds no numbers, but that of the training data does"
         )
-    return tuple(features)
+    return features
 
 
 def _find_samples(

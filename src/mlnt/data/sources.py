@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mlnt.data.array_files import read_npz
 from mlnt.data.columns import (
-    Column,
+    AsTrained,
     cells_of,
     fit_columns,
     names_of,
@@ -124,15 +124,13 @@ def read(
     source: Source,
     label_column: str | None = None,
     text_column: str | None = None,
-    features: Sequence[str] = (),
+    as_trained: AsTrained | None = None,
     wanted: str = "test",
-    further: bool = False,
-    made_of: tuple[Column, ...] = (),
 ) -> Raw:
     """Samples and labels (None if there are none) of a file or a pair of arrays.
 
     Of data that is divided: the part that is wanted, validation or test; train where it has no such
-    part. `features`, `further` and `made_of` are as in `read_table`.
+    part. `as_trained` is as in `read_table`.
     """
     if isinstance(source, TensorDataset):
         source = source.tensors
@@ -144,13 +142,13 @@ def read(
     if isinstance(source, tuple):
         if len(source) != 2:
             raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
-        return _from_arrays(*source, made_of, further)
+        return _from_arrays(*source, as_trained)
     if is_frame(source):
-        samples, given = part_frame(source, label_column, text_column, features, further)
+        samples, given = part_frame(source, label_column, text_column, as_trained)
         lacking = 0
-        if given is not None and not further:
+        if given is not None and as_trained is None:
             samples, given, lacking = labelled_rows(samples, given)
-        raw = _from_arrays(samples, given, made_of, further)
+        raw = _from_arrays(samples, given, as_trained)
         return replace(raw, notes=(*raw.notes, *without_label(lacking)))
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
@@ -165,7 +163,7 @@ def read(
             f"no data set {str(source)!r}{hint} (known: {names}; or a path to a CSV, TSV or .npz)"
         )
     if is_saved_dataset(path):
-        saved = read_saved_rows(path, label_column, text_column, features, further)
+        saved = read_saved_rows(path, label_column, text_column, as_trained)
         return getattr(saved, wanted) or saved.train
     if path.is_dir() or not (is_table(path) or path.suffix.lower() == ".npz"):
         raise InputError(
@@ -176,11 +174,18 @@ def read(
         if "X" not in arrays:
             raise InputError(f"{path} must hold arrays X and y, it holds {', '.join(arrays)}")
         return _from_arrays(arrays["X"], arrays.get("y"))
-    table = read_table(path, label_column, text_column, features, further, made_of)
+    table = read_table(path, label_column, text_column, as_trained)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
     notes = (*notes, *without_label(table.unlabelled))
-    found = (table.kind, table.samples, table.labels, table.columns, notes)
-    return Raw(*found, table.label, table.made_of)
+    return Raw(
+        table.kind,
+        table.samples,
+        table.labels,
+        columns=table.columns,
+        notes=notes,
+        label=table.label,
+        made_of=table.made_of,
+    )
 
 
 def read_further(
@@ -191,22 +196,21 @@ def read_further(
     wanted: str = "test",
 ) -> Raw:
     """Data beside that of the training, by the columns that this had."""
-    if not isinstance(encoder, TableEncoder):
-        return read(source, label_column, text_column, wanted=wanted, further=True)
-    columns, made = encoder.table_columns, encoder.made_of
-    return read(source, label_column, text_column, columns, wanted, True, made)
+    as_trained = AsTrained()
+    if isinstance(encoder, TableEncoder):
+        as_trained = AsTrained(encoder.table_columns, encoder.made_of)
+    return read(source, label_column, text_column, as_trained, wanted)
 
 
 def _name_of(source: Source) -> str:
     return Path(source).stem if isinstance(source, str | Path) else ARRAYS
 
 
-def _from_arrays(
-    samples: Any, labels: Any, made: tuple[Column, ...] = (), further: bool = False
-) -> Raw:
+def _from_arrays(samples: Any, labels: Any, as_trained: AsTrained | None = None) -> Raw:
     names = None if labels is None else label_names(labels)
     columns = _names_of_columns(samples)
-    if is_frame(samples) and (made or (_may_be_made(samples) and not further)):
+    made = () if as_trained is None else as_trained.made_of
+    if is_frame(samples) and (made or (_may_be_made(samples) and as_trained is None)):
         header, what = [str(name) for name in samples.columns], "the data frame"
         places = known_columns(header, [column.name for column in made], what)
         cells = cells_of(samples if places is None else samples.iloc[:, places])

@@ -4,15 +4,23 @@ import csv
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NoReturn, TextIO
 
 import numpy as np
 
-from mlnt.data.columns import Column, are_plain, fit_columns, names_of, numbers_of, parsed
+from mlnt.data.columns import (
+    AsTrained,
+    Column,
+    are_plain,
+    fit_columns,
+    names_of,
+    numbers_of,
+    parsed,
+)
 from mlnt.data.encoding import unnamed
 from mlnt.data.oddities import few_of
 from mlnt.data.pictures import are_picture_paths, is_picture_path
@@ -42,8 +50,8 @@ _QUOTED = re.compile(r'"[^"]*"')
 class Table:
     kind: str  # table, text or paths
     samples: np.ndarray | list[str]
-    labels: list[str] | None
-    columns: tuple[str, ...]
+    labels: list[str] | None = None
+    columns: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()  # columns beside one of texts or of paths
     label: str | None = None  # the column that the labels came from
     unlabelled: int = 0  # rows that were left out, as they had no label
@@ -61,7 +69,7 @@ def read_labels(path: Path, label_column: str | None) -> list[str]:
     """
     header, rows = _read_rows(path)
     wanted = label_column if label_column in header else None
-    label = _find_label(header, wanted, (), path)
+    label = _find_label(header, wanted, path)
     if label is None:
         either = "" if label_column is None else f"{label_column!r} or "
         raise InputError(f"{path} has no column {either}'label' (columns: {', '.join(header)})")
@@ -94,14 +102,14 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
     if not any(is_picture_path(cell) for row in rows for cell in row):
         return None
     header, rows = _read_rows(path)
-    label = _find_label(header, label_column, (), path, further)
+    label = _find_label(header, label_column, path, AsTrained() if further else None)
     column = _find_paths(header, rows, label, path)
     if column is None:
         return None
     unlabelled = 0
     if label is not None and not further:
         rows, unlabelled = _with_label(rows, label)
-    labels = _labels(rows, label, path, further)
+    labels = _labels(rows, label, path, may_lack=further)
     if labels is not None and not further:
         labels = whole_names(labels)
     others = (i for i in named_columns(header) if i not in (column, label))
@@ -109,8 +117,8 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
         "paths",
         [row[column].strip() for row in rows],
         labels,
-        (header[column],),
-        tuple(header[i] for i in others),
+        columns=(header[column],),
+        passed_over=tuple(header[i] for i in others),
         unlabelled=unlabelled,
     )
 
@@ -150,81 +158,120 @@ def read_table(
     path: Path,
     label_column: str | None,
     text_column: str | None,
-    features: Sequence[str] = (),
-    further: bool = False,
-    made_of: tuple[Column, ...] = (),
+    as_trained: AsTrained | None = None,
 ) -> Table:
     """Read a table with a header. A column without a name (a saved row index) is passed over.
 
-    features    columns of the training data, where that is known: no others are read
-    made_of     what became of these, where that is known
-    further     than those: labels may be missing, and a column of texts may have another name
+    as_trained  how data beside that of the training is read; None: this is for training
     """
     header, rows = _read_rows(path)
-    label = _find_label(header, label_column, features, path, further)
-    others = [i for i in named_columns(header, features) if i != label]
+    label = _find_label(header, label_column, path, as_trained)
     unlabelled = 0
-    if label is not None and not further:
+    if label is not None and as_trained is None:
         rows, unlabelled = _with_label(rows, label)
         if label_column is None:
             _check_is_label(path, header, rows, label)
-    labels = _labels(rows, label, path, further)
-    if labels is not None and not further:
+    labels = _labels(rows, label, path, may_lack=as_trained is not None)
+    if labels is not None and as_trained is None:
         labels = whole_names(labels)
+    body = _Body(path, header, rows, label, as_trained)
+    table = body.of_known_columns() or body.samples(text_column)
     found = None if label is None else header[label]
-    known = known_columns(header, features, str(path))
-    if known is None and made_of:
-        known = others  # by their order
-    if known is not None:
-        given = [[row[i] for row in rows] for i in known]
-        if made_of:
-            samples, columns = numbers_of(made_of, given, path), names_of(made_of)
-        else:
-            samples, columns = _numbers(path, features, given), tuple(features)
-        return Table("table", samples, labels, columns, label=found)
-    if further and text_column not in header and _is_of_words(rows, others):
-        text_column = header[others[0]]
-    if text_column is not None:
-        if text_column not in header:
-            raise InputError(unknown_column(text_column, header, path))
-        if header.index(text_column) == label:
+    return replace(table, labels=labels, label=found, unlabelled=unlabelled)
+
+
+@dataclass(frozen=True)
+class _Body:
+    """The rows of a table, of which samples are made, and where their label stands."""
+
+    path: Path
+    header: list[str]
+    rows: list[list[str]]
+    label: int | None
+    as_trained: AsTrained | None
+
+    @property
+    def others(self) -> list[int]:
+        """All columns beside the label."""
+        names = () if self.as_trained is None else self.as_trained.columns
+        return [i for i in named_columns(self.header, names) if i != self.label]
+
+    def of_known_columns(self) -> Table | None:
+        """Numbers in the columns of the training data; None where these are not known."""
+        if self.as_trained is None:
+            return None
+        names, made = self.as_trained.columns, self.as_trained.made_of
+        places = known_columns(self.header, names, str(self.path))
+        if places is None and made:
+            places = self.others  # by their order
+        if places is None:
+            return None
+        cells = [[row[i] for row in self.rows] for i in places]
+        if made:
+            return Table("table", numbers_of(made, cells, self.path), columns=names_of(made))
+        return Table("table", _numbers(self.path, names, cells), columns=names)
+
+    def samples(self, text_column: str | None) -> Table:
+        """Texts of the column that is named or the only one, else numbers of all columns."""
+        if self.as_trained is not None and text_column not in self.header:
+            text_column = self._only_words() or text_column
+        if text_column is not None:
+            return self._texts(self._place_of(text_column))
+        if not self.others:
+            raise InputError(f"{self.path} has no column but the label; nothing to learn from")
+        by_column = list(zip(*self.rows, strict=True))
+        numbers = {i: parsed(by_column[i]) for i in self.others}
+        wordy = [i for i in self.others if numbers[i] is None]
+        is_text = len(wordy) == len(self.others) == 1
+        for i in wordy:
+            check_numbers(self.path, self.header[i], by_column[i], may_be_text=is_text)
+        if is_text:
+            return self._texts(wordy[0])
+        # Without a label column, one of these may be meant for it.
+        strange = [i for i in wordy if self.label is None or not are_categories(by_column[i])]
+        if strange:
+            explain(self.path, self.header, self.rows, strange, self._name_of_label())
+        return self._table({i: by_column[i] for i in self.others}, numbers)
+
+    def _only_words(self) -> str | None:
+        """The name of the only column, if it holds words."""
+        only = self.others[0] if len(self.others) == 1 else None
+        if only is None or all(is_number(row[only]) for row in self.rows):
+            return None
+        return self.header[only]
+
+    def _place_of(self, text_column: str) -> int:
+        if text_column not in self.header:
+            raise InputError(unknown_column(text_column, self.header, self.path))
+        place = self.header.index(text_column)
+        if place == self.label:
             raise InputError(f"{text_column!r} cannot be both the text and the label column")
-        column = header.index(text_column)
-        passed_over = tuple(header[i] for i in others if i != column)
-        return Table(
-            "text",
-            [row[column] for row in rows],
-            labels,
-            (text_column,),
-            passed_over,
-            found,
-            unlabelled,
-        )
-    if not others:
-        raise InputError(f"{path} has no column but the label; nothing to learn from")
-    by_column = list(zip(*rows, strict=True))
-    numbers = {i: parsed(by_column[i]) for i in others}
-    wordy = [i for i in others if numbers[i] is None]
-    is_text = len(wordy) == len(others) == 1
-    for i in wordy:
-        check_numbers(path, header[i], by_column[i], may_be_text=is_text)
-    if is_text:
-        column = wordy[0]
-        return Table(
-            "text", list(by_column[column]), labels, (header[column],), (), found, unlabelled
-        )
-    # Without a label column, one of these may be meant for it.
-    strange = [i for i in wordy if label is None or not are_categories(by_column[i])]
-    if strange:
-        explain(path, header, rows, strange, found or ("" if features else None))
-    names = tuple(header[i] for i in others)
-    cells = [by_column[i] if (values := numbers[i]) is None else values for i in others]
-    made = () if further else fit_columns(names, cells, path)
-    if are_plain(made):
-        samples = _numbers(path, names, [by_column[i] for i in others], numbers.values())
-        return Table("table", samples, labels, names, (), found, unlabelled)
-    samples = numbers_of(made, cells, path)
-    return Table("table", samples, labels, names_of(made), (), found, unlabelled, made)
+        return place
+
+    def _texts(self, column: int) -> Table:
+        passed_over = tuple(self.header[i] for i in self.others if i != column)
+        texts = [row[column] for row in self.rows]
+        return Table("text", texts, columns=(self.header[column],), passed_over=passed_over)
+
+    def _table(
+        self, cells: Mapping[int, Sequence[str]], numbers: Mapping[int, np.ndarray | None]
+    ) -> Table:
+        """All columns as they are, or for training what becomes of them."""
+        names = tuple(self.header[i] for i in cells)
+        given = [cells[i] if (values := numbers[i]) is None else values for i in cells]
+        made = fit_columns(names, given, self.path) if self.as_trained is None else ()
+        if are_plain(made):
+            written = list(cells.values())
+            values_ND = _numbers(self.path, names, written, numbers.values())
+            return Table("table", values_ND, columns=names)
+        values_ND = numbers_of(made, given, self.path)
+        return Table("table", values_ND, columns=names_of(made), made_of=made)
+
+    def _name_of_label(self) -> str | None:
+        """None where it may yet be named: not where the columns of the training data are known."""
+        if self.label is not None:
+            return self.header[self.label]
+        return "" if self.as_trained is not None and self.as_trained.columns else None
 
 
 def _check_is_label(path: Path, header: list[str], rows: list[list[str]], label: int) -> None:
@@ -300,11 +347,6 @@ def _raise_words(path: Path, name: str, cells: Sequence[str]) -> NoReturn:
     )
 
 
-def _is_of_words(rows: list[list[str]], columns: Sequence[int]) -> bool:
-    """Whether there is but one column, and that of words."""
-    return len(columns) == 1 and not all(is_number(row[columns[0]]) for row in rows)
-
-
 def _with_label(rows: list[list[str]], label: int) -> tuple[list[list[str]], int]:
     """Those that have one, and how many are left out; all where none has one."""
     labelled = [row for row in rows if row[label].strip()]
@@ -312,13 +354,13 @@ def _with_label(rows: list[list[str]], label: int) -> tuple[list[list[str]], int
 
 
 def _labels(
-    rows: Sequence[Sequence[str]], label: int | None, path: Path, further: bool = False
+    rows: Sequence[Sequence[str]], label: int | None, path: Path, may_lack: bool = False
 ) -> list[str] | None:
-    """The labels, of which in `further` rows some may be missing; None where there are none."""
+    """The labels, of which some may lack or not; None where there are none."""
     if label is None:
         return None
     labels = [row[label].strip() for row in rows]
-    if further:
+    if may_lack:
         return labels if any(labels) else None
     check_labelled(labels, str(path))
     return labels
@@ -396,18 +438,15 @@ def _checked_header(cells: list[str], path: Path) -> list[str]:
 
 
 def _find_label(
-    header: list[str],
-    wanted: str | None,
-    features: Sequence[str],
-    path: Path,
-    further: bool = False,
+    header: list[str], wanted: str | None, path: Path, as_trained: AsTrained | None = None
 ) -> int | None:
     if wanted is not None:
         if wanted in header:
             return header.index(wanted)
-        if further:
+        if as_trained is not None:
             return None
         raise InputError(unknown_column(wanted, header, path))
+    features = () if as_trained is None else as_trained.columns
     lowered = ["" if name in features else name.lower() for name in header]
     for name in LABEL_NAMES:
         if name in lowered:
