@@ -278,6 +278,15 @@ class TestLabels:
         with pytest.raises(mlnt.InputError, match="did you mean 'coarse'"):
             read_saved(path, "course")
 
+    def test_that_train_has_not(self, tmp_path: Path) -> None:
+        parts = {
+            name: pictures([0] * 3).remove_columns("label").add_column("label", labels)
+            for name, labels in (("train", ["ape", "hen", "ape"]), ("test", ["ape", "hem", "ape"]))
+        }
+        path = save(datasets.DatasetDict(parts), tmp_path / "saved")
+        with pytest.raises(mlnt.InputError, match=r"test: label 'hem' \(at .* did you mean 'hen'"):
+            read_saved(path)
+
     def test_none_at_all(self, tmp_path: Path) -> None:
         path = save(pictures([0, 1]).remove_columns("label"), tmp_path / "saved")
         parts = read_saved_pictures(path)

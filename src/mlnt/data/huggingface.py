@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mlnt.data.columns import AsTrained
+from mlnt.data.given_labels import class_numbers
 from mlnt.data.label_files import sorted_classes
 from mlnt.data.oddities import span
-from mlnt.data.pictures import Part, Parts, PathTable, PictureError, read_picture
+from mlnt.data.pictures import NO_LABEL, Part, Parts, PathTable, PictureError, read_picture
 from mlnt.data.raw import Raw, exists
 from mlnt.data.saved_splits import (
     INFO,
@@ -74,7 +76,7 @@ def read_saved(
 
 
 def read_saved_pictures(path: str | Path, label_column: str | None = None) -> Parts:
-    """Each picture goes by its split and row, such as train/17; where labels lack they are -1."""
+    """Each picture goes by its split and row, such as train/17; NO_LABEL where labels lack."""
     root = Path(path).resolve()
     splits, notes = open_splits(root)
     with expect_intact(root):
@@ -147,7 +149,7 @@ def only_labelled(parts: Parts | RawParts) -> Parts | RawParts:
     for name in ("validation", "test"):
         part = getattr(parts, name)
         if isinstance(part, Part):
-            is_labelled = bool((part.labels >= 0).all())
+            is_labelled = bool((part.labels != NO_LABEL).all())
         else:
             is_labelled = part is None or part.labels is not None
         if not is_labelled:
@@ -257,15 +259,11 @@ def _rows_of(split: SavedSplit, root: Path) -> PathTable:
     return PathTable.of(root, [f"{below}{row}" for row in range(len(split))])
 
 
-def _numbers(split: SavedSplit, label: str | None, classes: Sequence[str]) -> torch.Tensor:
+def _numbers(split: SavedSplit, label: str | None, classes: Sequence[str]) -> Tensor:
     names = split.labels(label)
     if names is None:
-        return torch.full((len(split),), -1)
-    number = {name: index for index, name in enumerate(classes)}
-    for row, name in enumerate(names):
-        if name not in number:
-            raise InputError(f"{split.folder}: label {name!r} (row {row}) is no class of train")
-    return torch.tensor([number[name] for name in names])
+        return torch.full((len(split),), NO_LABEL)
+    return class_numbers(names, classes, str(split.folder))
 
 
 def _unknown(column: str, known: Mapping[str, str], root: Path, what: str = "column") -> str:

@@ -302,7 +302,7 @@ def _from_raw(
         encoder = ImageEncoder.fit(raw.samples)
     inputs = encoder.encode(raw.samples)
     if raw.labels is None:  # they come from elsewhere
-        labels = torch.full((len(inputs),), -1)
+        labels = torch.full((len(inputs),), NO_LABEL)
     else:
         classes = classes or classes_of(raw.labels)
         labels = class_numbers(raw.labels, classes, name)
