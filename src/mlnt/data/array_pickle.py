@@ -19,6 +19,8 @@ import numpy as np
 from mlnt.errors import InputError
 
 LONGEST_NAME = 200
+# What torch.save wrote before it wrote zip archives begins with this number.
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 
 def load_pickle(stream: io.BytesIO, what: str) -> Any:
@@ -41,6 +43,14 @@ def run_pickle(machine: "Machine", stream: io.BytesIO, what: str) -> Any:
     except Exception as error:
         problem = str(error) or type(error).__name__
         raise InputError(f"{what} is not a readable pickle: {_one_line(problem)}") from None
+
+
+def pass_legacy_header(stream: io.BytesIO, what: str) -> None:
+    """Up to the content of what torch.save wrote before zip archives: magic, version, machine."""
+    if load_pickle(stream, what) != LEGACY_MAGIC:
+        raise InputError(f"{what} was not written by torch.save")
+    for _ in ("version", "machine"):
+        load_pickle(stream, what)
 
 
 class Refused(Exception):

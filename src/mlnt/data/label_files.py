@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 
 from mlnt.data.array_files import read_npy, read_npz
-from mlnt.data.array_pickle import load_pickle
+from mlnt.data.array_pickle import load_pickle, pass_legacy_header
 from mlnt.data.raw import exists, read_at_most, read_file
 from mlnt.data.tables import read_labels
 from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError, did_you_mean
-
-# What torch.save wrote before it wrote zip archives begins with this number.
-LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 MOST_BYTES = 2**28  # a hundred times CIFAR-10N's file
 MOST_FRACTIONS = 20  # labels with fractions that may be classes, if they have
@@ -77,10 +74,7 @@ def read_pt(path: Path) -> dict[str, np.ndarray]:
         stream = io.BytesIO(_zipped_pickle(stream, path))
     else:
         stream.seek(0)
-        if load_pickle(stream, what) != LEGACY_MAGIC:
-            raise InputError(f"{path} was not written by torch.save")
-        for _ in ("version", "machine"):
-            load_pickle(stream, what)
+        pass_legacy_header(stream, what)
     content = load_pickle(stream, what)
     arrays = content.items() if isinstance(content, dict) else ()
     found = {name: values for name, values in arrays if isinstance(values, np.ndarray)}

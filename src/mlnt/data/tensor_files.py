@@ -17,11 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mlnt.data.array_pickle import Known, Machine, Refused, load_pickle, run_pickle
+from mlnt.data.array_pickle import (
+    Known,
+    Machine,
+    Refused,
+    load_pickle,
+    pass_legacy_header,
+    run_pickle,
+)
 from mlnt.errors import InputError
 from mlnt.files import most_unpacked, open_file, read_at_most, read_file
 
-LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # before it wrote zip archives, a file began with this number
 MOST_PICKLE = 2**26  # bytes: names and shapes, no values
 MOST_LEGACY = 2**33
 
@@ -67,10 +73,7 @@ def _read_zip(path: Path) -> dict[str, Tensor]:
 def _read_legacy(path: Path) -> dict[str, Tensor]:
     """Magic number, version, machine, the pickle, the keys of storages, and their contents."""
     stream, what = io.BytesIO(read_file(path, MOST_LEGACY)), "it"
-    if load_pickle(stream, what) != LEGACY_MAGIC:
-        raise InputError("it was not written by torch.save")
-    for _ in ("version", "machine"):
-        load_pickle(stream, what)
+    pass_legacy_header(stream, what)
     machine = _TensorMachine(stream)
     saved = _saved(machine, stream)
     contents: dict[str, bytes] = {}
