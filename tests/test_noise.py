@@ -9,9 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import mlnt
+from mlnt.config import Settings
 from mlnt.data.noise import parse_noise, wrong_share
+from mlnt.methods import Forward
 
 CLASSES = ("cat", "dog", "bird")
 
@@ -134,6 +137,13 @@ def test_noise_is_drawn_where_the_labels_are_not_on_the_default_device() -> None
 LABELS = torch.zeros(3, dtype=torch.long)
 
 
+def test_one_rounding_is_as_good_as_another() -> None:
+    """A matrix for the noise may be given to the method that corrects for it, and the reverse."""
+    rounded = torch.tensor([[0.99995, 0.0], [0.0, 1.00005]])
+    mlnt.transition_noise(LABELS, rounded)
+    Forward(nn.Linear(2, 2), Settings(), rounded)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -173,7 +183,9 @@ LABELS = torch.zeros(3, dtype=torch.long)
         (lambda: mlnt.transition_noise(LABELS, [[1, 0], [0]]), "transition matrix must be numbers"),
         (lambda: mlnt.transition_noise(LABELS, [[0.5, 0.4], [0, 1]]), "row 0 sums"),
         (lambda: mlnt.transition_noise(LABELS, [[1.0, 0.0]]), "must be square"),
-        (lambda: mlnt.transition_noise(LABELS, [[1.5, -0.5], [0, 1]]), "negative"),
+        (lambda: mlnt.transition_noise(LABELS, [[1.5, -0.5], [0, 1]]), "negative.*got -0.5"),
+        (lambda: mlnt.transition_noise(LABELS, [[1, np.nan], [0, 1]]), "NaN or infinite, got nan"),
+        (lambda: mlnt.transition_noise(LABELS, np.zeros((0, 0))), r"\[C, C\], got \[0, 0\]"),
     ],
 )
 def test_bad_arguments(call, message: str) -> None:

@@ -22,6 +22,7 @@ from mlnt.errors import InputError, check_share, did_you_mean
 from mlnt.files import read_file
 
 MOST_BYTES = 2**26  # of a transition matrix
+SUM_TOLERANCE = 1e-4  # of a row of it, that a network estimated in float32 or a person wrote
 CLASS_NUMBERS = (
     "one row of class numbers (names become such by np.unique(names, return_inverse=True)[1])"
 )
@@ -69,21 +70,32 @@ def transition_noise(
     """A label i becomes j with probability matrix[i, j]; each row must sum to 1."""
     check_generator(generator)
     matrix_CC = as_tensor(matrix, "a transition matrix").cpu().double()
-    if matrix_CC.ndim != 2 or matrix_CC.shape[0] != matrix_CC.shape[1]:
-        raise InputError(f"a transition matrix must be square, got shape {tuple(matrix_CC.shape)}")
-    if (matrix_CC < 0).any() or not torch.isfinite(matrix_CC).all():
-        raise InputError("a transition matrix holds probabilities: none negative, NaN or infinite")
-    sums = matrix_CC.sum(dim=1)
-    if not torch.allclose(sums, torch.ones_like(sums), atol=1e-6):
-        row = int((sums - 1).abs().argmax())
-        raise InputError(
-            f"each row of a transition matrix must sum to 1; row {row} sums to {sums[row]:g}"
-        )
+    check_transition(matrix_CC)
     labels_N = _checked(labels, len(matrix_CC))
     if len(labels_N) == 0:
         return _like(labels, labels_N)
     noisy_N = torch.multinomial(matrix_CC[labels_N], 1, generator=generator).squeeze(1)
     return _like(labels, noisy_N)
+
+
+def check_transition(transition_CC: Tensor) -> None:
+    """Raise InputError unless it holds probabilities [C, C], of which each row sums to 1."""
+    shape = list(transition_CC.shape)
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
+        raise InputError(f"a transition matrix must be square, [C, C], got {shape}")
+    is_bad_CC = (transition_CC < 0) | ~transition_CC.isfinite()
+    if is_bad_CC.any():
+        raise InputError(
+            "a transition matrix must not be negative, NaN or infinite, "
+            f"got {float(transition_CC[is_bad_CC][0]):g}"
+        )
+    sums_C = transition_CC.double().sum(dim=1)
+    row = int((sums_C - 1).abs().argmax())
+    if abs(float(sums_C[row]) - 1) > SUM_TOLERANCE:
+        raise InputError(
+            "every row of a transition matrix must sum to 1, "
+            f"row {row} sums to {float(sums_C[row]):g}"
+        )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mlnt.config import Settings
 from mlnt.data.batches import Batch
+from mlnt.data.noise import check_transition
 from mlnt.errors import InputError
 from mlnt.methods.base import Method, Rates, loss_backward_, make_optimizer, percent_right
 
@@ -80,20 +81,3 @@ def true_transition(noisy_N: Tensor, true_N: Tensor, classes: int) -> Tensor:
     absent_C = counts_CC.sum(dim=1) == 0
     counts_CC[absent_C, absent_C] = 1
     return counts_CC / counts_CC.sum(dim=1, keepdim=True)
-
-
-def check_transition(transition_CC: Tensor) -> None:
-    shape = list(transition_CC.shape)
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise InputError(f"a transition matrix must be [C, C], got {shape}")
-    if bool((transition_CC < 0).any()):
-        raise InputError(
-            f"a transition matrix must not be negative, got {float(transition_CC.min()):g}"
-        )
-    sums_C = transition_CC.double().sum(dim=1)
-    worst = int((sums_C - 1).abs().argmax())
-    if not abs(float(sums_C[worst]) - 1) < 1e-4:
-        raise InputError(
-            "every row of a transition matrix must sum to 1, "
-            f"row {worst} sums to {float(sums_C[worst]):g}"
-        )
