@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,45 @@ def test_rows_without_a_label_are_left_out() -> None:
     data = mlnt.open_dataset(frame)
     assert len(data.train) == 39
     assert "1 row without a label left out; the others are counted without them" in data.notes
+
+
+class TestSomeLabelsMissing:
+    """As in a CSV of the same rows, in which a missing label is an empty cell."""
+
+    @pytest.mark.parametrize(
+        "lacking",
+        [
+            pandas.Series([np.nan, *[1.0, 0.0] * 5, np.nan]),
+            pandas.Series([None, *["1", "0"] * 5, " "]),
+            pandas.Series([None, *[1, 0] * 5, None], dtype="Int64"),
+            pandas.Series([None, *[1, 0] * 5, None], dtype="object"),
+            pandas.Series([None, *[1, 0] * 5, None], dtype="category"),
+        ],
+        ids=["float", "str", "Int64", "object", "category"],
+    )
+    def test_others_are_compared_with(self, lacking: Any, tmp_path: Path) -> None:
+        run, whole = tmp_path / "run", NUMBERS.assign(label=[0, 1] * 20)
+        mlnt.train(whole, out=run, **QUICK)
+        rows = NUMBERS[: len(lacking)]
+        frame = rows.assign(label=lacking)
+        rows.assign(label=["", *[1, 0] * 5, ""]).to_csv(tmp_path / "new.csv", index=False)
+        found, expected = (mlnt.predict(run, new) for new in (frame, tmp_path / "new.csv"))
+        assert found.accuracy == expected.accuracy
+        assert (found.accuracy is not None, found.unknown) == (True, ())
+        assert found.notes == expected.notes == ("10 of 12 have a label to compare with",)
+
+    def test_names_that_are_no_classes(self, tmp_path: Path) -> None:
+        mlnt.train(NUMBERS.assign(label=LABELS), out=tmp_path / "run", **QUICK)
+        found = mlnt.predict(tmp_path / "run", NUMBERS[:3].assign(label=["x", None, "z"]))
+        assert (found.accuracy, found.unknown) == (None, ("z",))
+
+    @pytest.mark.parametrize("what", ["validation", "test"])
+    def test_they_must_all_be_there_to_validate_or_test(self, what: str) -> None:
+        train = NUMBERS.assign(label=[0, 1] * 20)
+        with pytest.raises(mlnt.InputError, match=f"^{what} data: row 2 has no label$"):
+            mlnt.open_dataset(train, **{what: NUMBERS[:3].assign(label=[1, None, 0])})
+        with pytest.raises(mlnt.InputError, match=f"{what} data has no labels"):
+            mlnt.open_dataset(train, **{what: NUMBERS[:3].assign(label=None)})
 
 
 def test_texts_in_a_column() -> None:

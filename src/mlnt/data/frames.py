@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
 from mlnt.data.columns import AsTrained
+from mlnt.data.label_files import check_name
 from mlnt.data.tables import known_columns, named_columns, unknown_column
 from mlnt.errors import InputError
 
@@ -19,7 +22,8 @@ def part_frame(
     text_column: str | None,
     as_trained: AsTrained | None,
 ) -> tuple[Any, Any]:
-    """(samples, labels or None); `as_trained` as in `read_table`."""
+    """(samples, labels or None); `as_trained` as in `read_table`: then labels are names, ""
+    where one is missing."""
     further = as_trained is not None
     features = () if as_trained is None else as_trained.columns
     header = [str(name) for name in frame.columns]
@@ -29,7 +33,7 @@ def part_frame(
     labels = None if label is None else frame.iloc[:, label]
     if further and labels is not None:
         # By name, as those of a table: whether they are classes of the training data is seen later.
-        labels = None if labels.isna().all() else [str(name) for name in labels]
+        labels = _names(labels)
     if text_column is not None and (text_column in header or not further):
         if text_column not in header:
             raise InputError(unknown_column(text_column, header, "the data frame"))
@@ -40,9 +44,24 @@ def part_frame(
     return frame.iloc[:, columns], labels
 
 
+def _names(labels: Any) -> list[str] | None:
+    """As a table on disk has them, 1.0 for 1 where one is missing; None where none is there."""
+    there = _is_there(labels)
+    names = [str(name) if is_one else "" for name, is_one in zip(labels, there, strict=True)]
+    for row, name in enumerate(names):
+        check_name(name, f"the label at index {row}")
+    return names if there.any() else None
+
+
+def _is_there(labels: Any) -> np.ndarray:
+    """[N] bool; a blank cell is a missing one, as in a table on disk."""
+    blank = [isinstance(label, str) and not label.strip() for label in labels]
+    return labels.notna().to_numpy() & ~np.array(blank, dtype=bool)
+
+
 def labelled_rows(samples: Any, labels: Any) -> tuple[Any, Any, int]:
     """Samples and labels without the rows that have none, and how many these are."""
-    there = labels.notna().to_numpy()
+    there = _is_there(labels)
     if there.all() or not there.any():
         return samples, labels, 0
     return samples[there], labels[there], int((~there).sum())

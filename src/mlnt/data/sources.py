@@ -145,10 +145,12 @@ def read(
         return _from_arrays(*source, as_trained)
     if is_frame(source):
         samples, given = part_frame(source, label_column, text_column, as_trained)
+        if as_trained is not None:
+            return replace(_from_arrays(samples, None, as_trained), labels=given)
         lacking = 0
-        if given is not None and as_trained is None:
+        if given is not None:
             samples, given, lacking = labelled_rows(samples, given)
-        raw = _from_arrays(samples, given, as_trained)
+        raw = _from_arrays(samples, given)
         return replace(raw, notes=(*raw.notes, *without_label(lacking)))
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
