@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import mlnt
 from mlnt.config import make_settings
@@ -66,6 +67,13 @@ class TestDigits:
         counts = torch.bincount(held.validation.labels)
         assert (counts - torch.bincount(whole.train.labels) * 0.1).abs().max() <= 0.5
         assert torch.equal(whole.train.inputs[held.train_indices], held.train.inputs)
+
+    def test_a_known_data_set_has_no_validation_data(self) -> None:
+        with pytest.raises(mlnt.InputError, match=r"is what digits is trained on, .* held out, or"):
+            mlnt.open_dataset("digits", validation="digits")
+        digits = load_digits()
+        others = (digits.images[:20], digits.target[:20])
+        assert len(mlnt.open_dataset("digits", validation=others).validation or ()) == 20
 
     @pytest.mark.parametrize(("policy", "hit"), [("noisy", True), ("clean", False)])
     def test_noise_and_what_came_out(self, policy: str, hit: bool) -> None:

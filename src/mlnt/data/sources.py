@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from mlnt.data.array_files import read_npz
@@ -363,7 +364,20 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
         return split
     label, text = dataset.label_column, dataset.text_column
     raw = read_further(source, dataset.encoder, label, text, what)
-    return _encoded(raw, dataset, what)
+    split = _encoded(raw, dataset, what)
+    # Of other data that comes twice it is said how much: whoever gives that may mean it.
+    if what == "validation" and dataset.is_known and _are_same(split, dataset.train):
+        raise InputError(
+            f"the validation data is what {dataset.name} is trained on, for it has no part for "
+            "validation; name none, and a share of the training data is held out, or give other "
+            "data"
+        )
+    return split
+
+
+def _are_same(split: Split, other: Split) -> bool:
+    inputs, others = split.inputs, other.inputs
+    return isinstance(inputs, Tensor) and isinstance(others, Tensor) and torch.equal(inputs, others)
 
 
 def _encoded(raw: Raw, dataset: Dataset, what: str) -> Split:
