@@ -41,7 +41,7 @@ def test_rows_without_a_label_are_left_out() -> None:
     frame = NUMBERS.assign(label=[None, *LABELS[1:]])
     data = mlnt.open_dataset(frame)
     assert len(data.train) == 39
-    assert "1 row without a label left out; the others are counted without them" in data.notes
+    assert "1 row without a label left out" in data.notes
 
 
 class TestSomeLabelsMissing:

@@ -37,7 +37,7 @@ from mlnt.report.page import class_keys, embedded
 from mlnt.reproduce.sheet import to_pictures
 from mlnt.runs import RunFolder
 from mlnt.terminal import doubts
-from report_runs import HOSTILE, large_report, make_issues, make_run
+from report_runs import HOSTILE, large_report, leave_gaps, make_issues, make_run
 
 VOID = {"meta", "link", "input", "img", "br"}
 
@@ -247,6 +247,28 @@ class TestPage:
         with pytest.raises(mlnt.InputError, match="each index once"):
             write_report(RunFolder(tmp_path))
 
+    @pytest.mark.parametrize(("count", "size"), [(90, 1), (900, 2)])
+    def test_rows_without_a_label(self, count: int, size: int, tmp_path: Path) -> None:
+        make_run(tmp_path, ["a", "b"], count)
+        whole = data_of(report_of(tmp_path))
+        leave_gaps(tmp_path)
+        data = data_of(report_of(tmp_path))
+        rows = np.frombuffer(base64.b64decode(data["rows"]["base64"]), f"<u{size}")
+        assert rows.tolist() == [row for row in range(count * 10 // 9 - 1) if row % 10 != 9]
+        assert (whole["rows"], data["labels"]) == (None, whole["labels"])
+        moved = [{**s, "index": s["index"] + s["index"] // 9} for s in whole["samples"]]
+        assert data["samples"] == moved
+
+    @pytest.mark.parametrize("index", [-1, 2**32, 10**30])
+    def test_an_index_of_no_row(self, index: int, tmp_path: Path) -> None:
+        make_run(tmp_path, ["a", "b"])
+        file = tmp_path / "label_issues.csv"
+        lines = file.read_text().splitlines()
+        last = f"{index},{lines[-1].split(',', 1)[1]}"
+        file.write_text("\n".join([*lines[:-1], last]) + "\n")
+        with pytest.raises(mlnt.InputError, match="each index once"):
+            write_report(RunFolder(tmp_path))
+
     def test_a_hundred_thousand_labels(self) -> None:
         path = large_report()
         assert 8e6 < path.stat().st_size < 20e6
@@ -347,7 +369,8 @@ class TestFindings:
         found = read_findings(tmp_path / "label_issues.csv", ["=a", "'=a", "b"], 10)
         in_order = torch.empty(50, dtype=torch.long)
         in_order[issues.positions] = issues.given
-        assert found.labels_in_order().tolist() == in_order.tolist()
+        rows, labels = found.labels_in_order()
+        assert (rows.tolist(), labels.tolist()) == ([*range(50)], in_order.tolist())
         assert [suspect.index for suspect in found.suspects] == issues.positions[:10].tolist()
 
     def test_confused_most(self) -> None:

@@ -17,7 +17,7 @@ from mlnt.data.label_files import read_label_file
 from mlnt.label_issues import LabelIssues, harmless
 from mlnt.report import write_report
 from mlnt.runs import RunFolder
-from report_runs import HOSTILE, large_report, make_run
+from report_runs import HOSTILE, large_report, leave_gaps, make_run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -147,7 +147,7 @@ class TestReview:
         browser.click("#download")
         path = browser.downloaded()
         assert path.name == "digits-corrected.csv"
-        labels = read_label_file(path)
+        labels = read_label_file(path).in_order()
         given = np.frombuffer(b64decode(data["labels"]["base64"]), np.uint8)
         wanted = [str(expected.get(i, int(label))) for i, label in enumerate(given)]
         assert labels == wanted
@@ -274,6 +274,23 @@ class TestHostileNames:
         assert browser.run("document.querySelectorAll('script, img, main b').length") == 2
         assert not complaints(browser)
 
+    def test_rows_without_a_label_are_left_out(self, browser: Chromium, tmp_path: Path) -> None:
+        make_run(tmp_path, ["a", "b"], 900)
+        leave_gaps(tmp_path)
+        write_report(RunFolder(tmp_path))
+        browser.open(tmp_path / "report.html")
+        data = data_of(tmp_path / "report.html")
+        labels = np.frombuffer(b64decode(data["labels"]["base64"]), np.uint8)
+        rows = [row for row in range(999) if row % 10 != 9]
+        expected = dict(zip(rows, labels.tolist(), strict=True))
+        browser.press("j", "a", "a")
+        expected |= {sample["index"]: sample["suggested"] for sample in data["samples"][:2]}
+        browser.click("#download")
+        found = read_label_file(browser.downloaded())
+        assert found.numbers == rows
+        assert found.names == ["ab"[label] for label in expected.values()]
+        assert not complaints(browser)
+
     def test_the_corrected_labels_are_read_back(
         self, browser: Chromium, hostile: tuple[Path, LabelIssues]
     ) -> None:
@@ -363,4 +380,4 @@ def test_a_hundred_thousand_labels_open_at_once(browser: Chromium) -> None:
     assert min(times) < 2000
     browser.press("j", "a")
     browser.click("#download")
-    assert len(read_label_file(browser.downloaded())) == 100_000
+    assert len(read_label_file(browser.downloaded()).in_order()) == 100_000

@@ -170,7 +170,7 @@ class TestLabelsThatAreNotKnown:
     def test_rows_without_are_left_out_of_training(self, tmp_path: Path) -> None:
         data = mlnt.open_dataset(write(tmp_path / "t.csv", "a,label\n1,x\n2,\n3,y\n4, \n"))
         assert data.train.inputs[:, 0].tolist() == [-1, 1]
-        said = "2 rows without a label left out; the others are counted without them"
+        said = "2 rows without a label left out"
         assert said in data.notes
         with pytest.raises(mlnt.InputError, match="row 1 has no label"):
             mlnt.open_dataset(write(tmp_path / "t.csv", "a,label\n1,\n3,\n"))

@@ -19,6 +19,7 @@ from mlnt.recipes import Result
 class Judged:
     """All labels the data came with, held-out ones too, in the order they came."""
 
+    rows: Tensor  # [N] of the data, counting those without a label
     labels: Tensor  # [N]
     judgement: Judgement
     seen: Tensor  # [N] bool: not of pictures that nobody could read
@@ -27,27 +28,27 @@ class Judged:
 
 
 def judge_all_labels(result: Result, dataset: Dataset) -> Judged:
-    train, held_out = dataset.train, dataset.validation
+    train, held_out = dataset.train, dataset.held_out
     kept: list[bool | None] = [None] * len(train)
     if result.kept is not None:
         kept = [False] * len(train)
         for index in result.kept.indices.tolist():
             kept[index] = True
-    if dataset.train_indices is None or dataset.held_out_indices is None or held_out is None:
-        texts = None if train.texts is None else [printable(text) for text in train.texts]
-        places = torch.arange(len(train))
-        judgement = _of(result.judgement, places)
-        return Judged(train.labels, judgement, seen(train), kept, texts)
-    # Nobody trained on the held-out labels, so the model's opinion of them is worth as much.
-    order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
-    everything = [*kept, *[None] * len(held_out)]
-    all_texts = [*(train.texts or ()), *(held_out.texts or ())]
+    labels_N, seen_N, texts = train.labels, seen(train), [*(train.texts or ())]
+    if held_out is not None:
+        # Nobody trained on these labels, so the model's opinion of them is worth as much.
+        labels_N = torch.cat([labels_N, _as_given(held_out)])
+        seen_N = torch.cat([seen_N, seen(held_out)])
+        kept += [None] * len(held_out)
+        texts += held_out.texts or ()
+    order = dataset.rows.argsort()
     return Judged(
-        labels=torch.cat([train.labels, _as_given(held_out)])[order],
+        rows=dataset.rows[order],
+        labels=labels_N[order],
         judgement=_of(result.judgement, order),
-        seen=torch.cat([seen(train), seen(held_out)])[order],
-        kept=[everything[i] for i in order.tolist()],
-        texts=[printable(all_texts[i]) for i in order.tolist()] if all_texts else None,
+        seen=seen_N[order],
+        kept=[kept[i] for i in order.tolist()],
+        texts=[printable(texts[i]) for i in order.tolist()] if texts else None,
     )
 
 

@@ -4,8 +4,6 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mlnt.data.dataset import Dataset
 from mlnt.errors import InputError
 from mlnt.files import open_text
@@ -26,7 +24,7 @@ def write_filtered(path: Path, kept: Kept, dataset: Dataset) -> None:
     highest_N, mentor_N = probabilities_NC.max(dim=1)
     places = left_out_N.nonzero().squeeze(1)
     places = places[given_N[places].argsort(stable=True)]
-    came_N = torch.arange(len(labels_N)) if dataset.train_indices is None else dataset.train_indices
+    came_N = dataset.rows[: len(labels_N)]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)

@@ -87,11 +87,9 @@ def describe(dataset: Dataset, positions: Tensor) -> Iterator[dict[str, Any]]:
 
 def _places(dataset: Dataset, positions: Tensor) -> Iterator[tuple[int, Split, int]]:
     """Where each sample went: into training, or among those held out for validation."""
-    train, held_out = dataset.train, dataset.validation
-    rows = positions
-    if dataset.train_indices is not None and dataset.held_out_indices is not None:
-        order = torch.cat([dataset.train_indices, dataset.held_out_indices]).argsort()
-        rows = order[positions]
+    train, held_out = dataset.train, dataset.held_out
+    came_N, order = dataset.rows.sort()
+    rows = order[torch.searchsorted(came_N, positions)]
     for position, row in zip(positions.tolist(), rows.tolist(), strict=True):
         if row < len(train):
             yield position, train, row

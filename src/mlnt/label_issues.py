@@ -37,7 +37,7 @@ class LabelIssues:
     """One entry per sample that could be read, most suspicious first; then what is to be said of
     all of them."""
 
-    positions: Tensor  # [N] into the labels as they were given
+    positions: Tensor  # [N] into the labels as they were given, or rows of the data trained on
     given: Tensor  # [N] class numbers
     suggested: Tensor  # [N] the most probable other class where flagged, else the given one
     given_probability: Tensor  # [N] knowing both the sample and its label
@@ -102,9 +102,15 @@ def find_label_issues(
 
 
 def rank_labels(
-    labels_N: Tensor, judgement: Judgement, seen_N: Tensor | None = None
+    labels_N: Tensor,
+    judgement: Judgement,
+    seen_N: Tensor | None = None,
+    rows_N: Tensor | None = None,
 ) -> LabelIssues:
-    """The labels as judged, most suspicious first; without those of samples that nobody saw."""
+    """The labels as judged, most suspicious first; without those of samples that nobody saw.
+
+    rows_N  where they stand in the data, if others there have no label
+    """
     score = judgement.wrong
     order = torch.argsort(score, descending=True, stable=True)
     if seen_N is not None:
@@ -117,7 +123,7 @@ def rank_labels(
         for classes_N in (labels_N, suggested)
     )
     return LabelIssues(
-        positions=order,
+        positions=order if rows_N is None else rows_N[order],
         given=labels_N[order],
         suggested=suggested[order],
         given_probability=given_probability[order],
@@ -175,8 +181,8 @@ def write_label_issues(
     path: Path,
     issues: LabelIssues,
     classes: Sequence[str],
-    kept: Sequence[bool | None],
-    texts: Sequence[str] | None,
+    kept: Sequence[bool | None] | Mapping[int, bool | None],
+    texts: Sequence[str] | Mapping[int, str] | None,
     unseen: Mapping[int, int] | None = None,
 ) -> None:
     """label_issues.csv. `kept` (None where no mentor was asked) and `texts` are by position.

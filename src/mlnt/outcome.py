@@ -32,7 +32,7 @@ class Outcome:
     @classmethod
     def of(cls, result: Result, trainer: Trainer, dataset: Dataset) -> "Outcome":
         judged = judge_all_labels(result, dataset)
-        issues = rank_labels(judged.labels, judged.judgement, judged.seen)
+        issues = rank_labels(judged.labels, judged.judgement, judged.seen, judged.rows)
         summary = summarise(result, trainer)
         if (test := trainer.test) is not None:
             probabilities = predict_probabilities(result.model, test.inputs, trainer.world)
@@ -50,11 +50,16 @@ class Outcome:
         run.save_state("best", result.model.state_dict())
         for name, model in result.stages[-1].models.items():
             run.save_state(name, model.state_dict())
-        unseen = {i: int(judged.labels[i]) for i in (~judged.seen).nonzero().flatten().tolist()}
+        rows = judged.rows.tolist()
+        kept_of = dict(zip(rows, judged.kept, strict=True))
+        texts_of = None if judged.texts is None else dict(zip(rows, judged.texts, strict=True))
+        unseen_N = ~judged.seen
+        labels_of_unseen = judged.labels[unseen_N].tolist()
+        unseen = dict(zip(judged.rows[unseen_N].tolist(), labels_of_unseen, strict=True))
         run.write(
             LABEL_ISSUES,
             lambda path: write_label_issues(
-                path, self.issues, dataset.classes, judged.kept, judged.texts, unseen
+                path, self.issues, dataset.classes, kept_of, texts_of, unseen
             ),
         )
         suspects = self.issues.positions[self.issues.flagged]

@@ -73,7 +73,7 @@ def _csv(content: bytes) -> None:
     path = _file("table.csv", content)
     for reading in (
         lambda: tables.read_table(path, None, None),
-        lambda: tables.read_labels(path, None),
+        lambda: tables.read_labels(path, None).in_order(),
         lambda: tables.read_picture_paths(path, None),
         lambda: read(path),
     ):
@@ -82,8 +82,8 @@ def _csv(content: bytes) -> None:
 
 
 def _label_text(content: bytes) -> None:
-    names = label_files.read_label_file(_file("labels.txt", content))
-    label_files.sorted_classes(names)
+    given = label_files.read_label_file(_file("labels.txt", content))
+    label_files.sorted_classes(given.in_order())
 
 
 def _npy(content: bytes) -> None:

@@ -60,6 +60,7 @@ class Dataset:
     # Which of the samples as they came were kept for training and which held out; None: all kept.
     train_indices: Tensor | None = None
     held_out_indices: Tensor | None = None
+    came: int | None = None  # how many, where those without a label were left out
     usual_confusions: Mapping[int, int] | None = None  # for asymmetric noise
     label_column: str | None = None  # of a table, where the user named it
     labels_from: str | None = None  # the column of a table that holds them, named or found
@@ -70,6 +71,19 @@ class Dataset:
     @property
     def kind(self) -> str:
         return self.encoder.kind
+
+    @property
+    def held_out(self) -> Split | None:
+        """Validation data that came among the training data."""
+        return None if self.held_out_indices is None else self.validation
+
+    @property
+    def rows(self) -> Tensor:
+        """LongTensor [N + H]: where each training sample, then each held out stood as it came."""
+        kept = self.train_indices
+        rows_N = torch.arange(len(self.train)) if kept is None else kept
+        held_out = self.held_out_indices
+        return rows_N if held_out is None else torch.cat([rows_N, held_out])
 
 
 def _take_texts(texts: Sequence[str] | None, indices: Tensor) -> Sequence[str] | None:

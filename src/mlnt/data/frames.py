@@ -59,12 +59,12 @@ def _is_there(labels: Any) -> np.ndarray:
     return labels.notna().to_numpy() & ~np.array(blank, dtype=bool)
 
 
-def labelled_rows(samples: Any, labels: Any) -> tuple[Any, Any, int]:
-    """Samples and labels without the rows that have none, and how many these are."""
+def labelled_alone(samples: Any, labels: Any) -> tuple[Any, Any, np.ndarray | None]:
+    """Samples and labels of the rows that have one, and which these are, as in Raw."""
     there = _is_there(labels)
     if there.all() or not there.any():
-        return samples, labels, 0
-    return samples[there], labels[there], int((~there).sum())
+        return samples, labels, None
+    return samples[there], labels[there], there
 
 
 def _find_label(

@@ -12,6 +12,7 @@ from torch import Tensor
 from mlnt.data.dataset import Dataset
 from mlnt.data.label_files import classes_of, known_truth, label_names, read_label_file
 from mlnt.data.oddities import few_of
+from mlnt.data.tables import GivenLabels
 from mlnt.data.wordy_columns import whole_names
 from mlnt.errors import InputError, did_you_mean
 
@@ -59,17 +60,27 @@ def named_as(names: Sequence[str], classes: Sequence[str]) -> list[str]:
 
 
 def _as_many(labels: Any, dataset: Dataset, what: str) -> list[str]:
-    """Labels from FILE, FILE:KEY or a sequence, as many as the training data has samples."""
-    if isinstance(labels, str | Path):
-        names = read_label_file(labels, dataset.label_column)
-    else:
-        names = label_names(labels)
-    if len(names) != len(dataset.train):
+    """Labels from FILE, FILE:KEY or a sequence, as many as the training data has samples.
+
+    Of data in which labels were missing, also as many as it came with.
+    """
+    given, rows = _read(labels, dataset.label_column), dataset.train_indices
+    count = len(given.names)
+    if rows is not None and count == dataset.came:
+        names = given.in_order()
+        return [names[row] for row in rows.tolist()]
+    if count != len(dataset.train):
         raise InputError(
-            f"{what}: {len(names)} labels for {len(dataset.train)} training samples; "
+            f"{what}: {count} labels for {len(dataset.train)} training samples; "
             "they must be as many"
         )
-    return names
+    return given.in_order(None if rows is None else rows.tolist())
+
+
+def _read(labels: Any, label_column: str | None) -> GivenLabels:
+    if isinstance(labels, str | Path):
+        return read_label_file(labels, label_column)
+    return GivenLabels(label_names(labels))
 
 
 def _numbered(names: Sequence[str], dataset: Dataset, what: str) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mlnt.data.array_files import read_npy, read_npz
 from mlnt.data.array_pickle import load_pickle, pass_legacy_header
 from mlnt.data.raw import exists, read_at_most, read_file
-from mlnt.data.tables import read_labels
+from mlnt.data.tables import GivenLabels, read_labels
 from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError, did_you_mean
 
@@ -27,20 +27,20 @@ _WHOLE = re.compile(r"-?[0-9]{1,100}")
 _TRUTH = "clean_label"  # as the authors of CIFAR-10N call it
 
 
-def read_label_file(place: str | Path, label_column: str | None = None) -> list[str]:
+def read_label_file(place: str | Path, label_column: str | None = None) -> GivenLabels:
     """The labels of FILE, or of the set KEY in FILE.npz:KEY or FILE.pt:KEY."""
     path, key = _split(place)
     if not exists(path) or path.is_dir():
         raise InputError(f"no label file at {path}")
     suffix = path.suffix.lower()
     if suffix in (".npz", ".pt"):
-        return label_names(_choose(_read_sets(path), key, path))
+        return GivenLabels(label_names(_choose(_read_sets(path), key, path)))
     if suffix in (".csv", ".tsv"):
         return read_labels(path, label_column)
     if suffix == ".npy":
-        return label_names(read_npy(path))
+        return GivenLabels(label_names(read_npy(path)))
     try:
-        return _in_text(read_file(path, MOST_BYTES).decode("utf-8-sig"))
+        return GivenLabels(_in_text(read_file(path, MOST_BYTES).decode("utf-8-sig")))
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a file of labels: {error}") from None
 

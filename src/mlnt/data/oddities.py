@@ -88,10 +88,7 @@ def far_values(rows: np.ndarray, encoder: TableEncoder) -> Iterator[str]:
 
 def without_label(count: int) -> Iterator[str]:
     if count:
-        yield (
-            f"{count:,} row{'s' * (count > 1)} without a label left out; the others are counted "
-            "without them"
-        )
+        yield f"{count:,} row{'s' * (count > 1)} without a label left out"
 
 
 def only_some(labelled: int, count: int) -> Iterator[str]:

@@ -101,8 +101,8 @@ def hold_out(
         dataset,
         train=dataset.train.take(train),
         validation=dataset.train.take(held_out),
-        train_indices=train,
-        held_out_indices=held_out,
+        train_indices=dataset.rows[train],
+        held_out_indices=dataset.rows[held_out],
     )
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlnt.data.columns import Column
 from mlnt.files import read_at_most, read_file
 
@@ -24,6 +26,8 @@ class Raw:
     notes: tuple[str, ...] = ()  # what the user should know of it
     label: str | None = None  # the column that the labels came from
     made_of: tuple[Column, ...] = ()  # what became these columns, if not all were numbers
+    # [N] bool, of all rows as given: those that have a label; None: all, and none was left out.
+    labelled: np.ndarray | None = None
 
     @property
     def texts(self) -> list[str] | None:

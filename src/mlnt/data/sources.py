@@ -26,7 +26,7 @@ from mlnt.data.columns import (
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
 from mlnt.data.folders import check_not_nested
-from mlnt.data.frames import is_frame, labelled_rows, part_frame
+from mlnt.data.frames import is_frame, labelled_alone, part_frame
 from mlnt.data.given_labels import class_numbers, with_labels, with_true_labels
 from mlnt.data.huggingface import (
     RawParts,
@@ -56,7 +56,13 @@ from mlnt.data.oddities import (
 )
 from mlnt.data.picture_sets import find_pictures, from_pictures, further_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
-from mlnt.data.tables import check_labelled, is_table, known_columns, read_table
+from mlnt.data.tables import (
+    check_labelled,
+    is_table,
+    known_columns,
+    labelled_rows,
+    read_table,
+)
 from mlnt.errors import InputError, did_you_mean
 
 ARRAYS = "arrays"  # as data is called that has no name
@@ -97,6 +103,8 @@ def open_dataset(
         if Path(source).is_dir() and len(parts.classes) == 1:
             check_not_nested(Path(source), parts.classes[0])
         dataset = replace(from_pictures(parts), label_column=label_column)
+        if is_table(Path(source)):
+            dataset = _of_labelled(dataset, labelled_rows(Path(source), label_column))
         if not parts.classes and labels is None:
             raise InputError(f"{parts.name} has no labels; training needs a column of them")
     else:
@@ -148,11 +156,12 @@ def read(
         samples, given = part_frame(source, label_column, text_column, as_trained)
         if as_trained is not None:
             return replace(_from_arrays(samples, None, as_trained), labels=given)
-        lacking = 0
+        labelled = None
         if given is not None:
-            samples, given, lacking = labelled_rows(samples, given)
-        raw = _from_arrays(samples, given)
-        return replace(raw, notes=(*raw.notes, *without_label(lacking)))
+            samples, given, labelled = labelled_alone(samples, given)
+        lacking = 0 if labelled is None else int((~labelled).sum())
+        notes = tuple(without_label(lacking))
+        return replace(_from_arrays(samples, given), notes=notes, labelled=labelled)
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
     known = find_known(source)
@@ -188,6 +197,7 @@ def read(
         notes=notes,
         label=table.label,
         made_of=table.made_of,
+        labelled=table.labelled,
     )
 
 
@@ -311,7 +321,7 @@ def _from_raw(
         labels = class_numbers(raw.labels, classes, name)
     train = Split(inputs, labels, texts=raw.texts)
     text_column = raw.columns[0] if raw.kind == "text" and raw.columns else None
-    return Dataset(
+    dataset = Dataset(
         name,
         classes,
         encoder,
@@ -320,6 +330,15 @@ def _from_raw(
         text_column=text_column,
         labels_from=raw.label if raw.labels is not None else None,
     )
+    return _of_labelled(dataset, raw.labelled)
+
+
+def _of_labelled(dataset: Dataset, labelled: np.ndarray | None) -> Dataset:
+    """The data set with the places that its samples had among the others; `labelled` as in Raw."""
+    if labelled is None:
+        return dataset
+    rows_N = torch.from_numpy(labelled.nonzero()[0])
+    return replace(dataset, train_indices=rows_N, came=len(labelled))
 
 
 def _where_labels_may_be(raw: Raw, name: str) -> str:

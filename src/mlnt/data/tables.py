@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, pairwise
+from itertools import chain, compress, islice, pairwise
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -54,15 +54,52 @@ class Table:
     columns: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()  # columns beside one of texts or of paths
     label: str | None = None  # the column that the labels came from
-    unlabelled: int = 0  # rows that were left out, as they had no label
+    labelled: np.ndarray | None = None  # as in Raw
     made_of: tuple[Column, ...] = ()  # as in Raw
+
+    @property
+    def unlabelled(self) -> int:
+        """Rows that were left out, as they had no label."""
+        return 0 if self.labelled is None else int((~self.labelled).sum())
+
+
+@dataclass(frozen=True)
+class GivenLabels:
+    """Labels beside the data, and the rows that they are of where a column says so."""
+
+    names: list[str]
+    numbers: Sequence[int] | None = None
+    column: str = ""  # of the numbers, and of which file
+
+    def in_order(self, rows: Sequence[int] | None = None) -> list[str]:
+        """By the number of their row, where they have been sorted by something else.
+
+        rows    of the data, those that have a label; None: all, or any
+        """
+        if self.numbers is None:
+            return self.names
+        in_order = sorted(self.numbers)
+        if rows is not None and in_order != list(rows):
+            first = ", ".join(map(str, rows[:5]))
+            raise InputError(
+                f"{self.column} does not number the rows of the data that have a label "
+                f"({first}, …); leave it out if the labels are in their order"
+            )
+        if rows is None and all(before < after for before, after in pairwise(self.numbers)):
+            return self.names
+        if rows is None and in_order != list(range(len(in_order))):
+            raise InputError(
+                f"{self.column} is neither in order nor all of 0 to {len(in_order) - 1}; "
+                "sort the rows as the samples are, or leave the column out"
+            )
+        return [name for _, name in sorted(zip(self.numbers, self.names, strict=True))]
 
 
 def is_table(path: Path) -> bool:
     return path.suffix.lower() in (".csv", ".tsv")
 
 
-def read_labels(path: Path, label_column: str | None) -> list[str]:
+def read_labels(path: Path, label_column: str | None) -> GivenLabels:
     """The labels alone, whatever the other columns hold.
 
     The label column of the data may have another name here, as in what the report writes.
@@ -77,23 +114,13 @@ def read_labels(path: Path, label_column: str | None) -> list[str]:
     assert labels is not None
     for name in INDEX_NAMES:
         if name in header and header.index(name) != label:
-            return _in_order(labels, [row[header.index(name)] for row in rows], name, path)
-    return labels
-
-
-def _in_order(labels: list[str], numbers: Sequence[str], name: str, path: Path) -> list[str]:
-    """Labels by the number of their sample, where the rows have been sorted by something else."""
-    if not all(number.strip().isdecimal() for number in numbers):
-        return labels  # it says something else
-    places = [int(number) for number in numbers]
-    if all(before < after for before, after in pairwise(places)):
-        return labels
-    if sorted(places) != list(range(len(places))):
-        raise InputError(
-            f"{path}: the column {name!r} is neither in order nor all of 0 to {len(places) - 1}; "
-            "sort the rows as the samples are, or leave the column out"
-        )
-    return [label for _, label in sorted(zip(places, labels, strict=True))]
+            cells = [row[header.index(name)].strip() for row in rows]
+            if not all(cell.isdecimal() for cell in cells):
+                break  # it says something else
+            return GivenLabels(
+                labels, [int(cell) for cell in cells], f"{path}: the column {name!r}"
+            )
+    return GivenLabels(labels)
 
 
 def read_picture_paths(path: Path, label_column: str | None, further: bool = False) -> Table | None:
@@ -106,9 +133,9 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
     column = _find_paths(header, rows, label, path)
     if column is None:
         return None
-    unlabelled = 0
+    labelled = None
     if label is not None and not further:
-        rows, unlabelled = _with_label(rows, label)
+        rows, labelled = _with_label(rows, label)
     labels = _labels(rows, label, path, may_lack=further)
     if labels is not None and not further:
         labels = whole_names(labels)
@@ -119,7 +146,7 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
         labels,
         columns=(header[column],),
         passed_over=tuple(header[i] for i in others),
-        unlabelled=unlabelled,
+        labelled=labelled,
     )
 
 
@@ -166,9 +193,9 @@ def read_table(
     """
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, path, as_trained)
-    unlabelled = 0
+    labelled = None
     if label is not None and as_trained is None:
-        rows, unlabelled = _with_label(rows, label)
+        rows, labelled = _with_label(rows, label)
         if label_column is None:
             _check_is_label(path, header, rows, label)
     labels = _labels(rows, label, path, may_lack=as_trained is not None)
@@ -177,7 +204,7 @@ def read_table(
     body = _Body(path, header, rows, label, as_trained)
     table = body.of_known_columns() or body.samples(text_column)
     found = None if label is None else header[label]
-    return replace(table, labels=labels, label=found, unlabelled=unlabelled)
+    return replace(table, labels=labels, label=found, labelled=labelled)
 
 
 @dataclass(frozen=True)
@@ -347,10 +374,19 @@ def _raise_words(path: Path, name: str, cells: Sequence[str]) -> NoReturn:
     )
 
 
-def _with_label(rows: list[list[str]], label: int) -> tuple[list[list[str]], int]:
-    """Those that have one, and how many are left out; all where none has one."""
-    labelled = [row for row in rows if row[label].strip()]
-    return (labelled, len(rows) - len(labelled)) if labelled else (rows, 0)
+def labelled_rows(path: Path, label_column: str | None) -> np.ndarray | None:
+    """Which rows of a table are trained on, as in Raw."""
+    header, rows = _read_rows(path)
+    label = _find_label(header, label_column, path)
+    return None if label is None else _with_label(rows, label)[1]
+
+
+def _with_label(rows: list[list[str]], label: int) -> tuple[list[list[str]], np.ndarray | None]:
+    """Those that have one, and which these are; all, and None, where all or none have one."""
+    labelled = np.array([bool(row[label].strip()) for row in rows])
+    if labelled.all() or not labelled.any():
+        return rows, None
+    return list(compress(rows, labelled)), labelled
 
 
 def _labels(

@@ -48,10 +48,10 @@ def file_name(data_name: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', data_name).strip('-')[:60] or 'data'}-corrected.csv"
 
 
-def packed(labels_N: np.ndarray, classes: int) -> dict[str, Any]:
-    """All labels as little-endian whole numbers of 1, 2 or 4 bytes, in base64."""
-    size = 1 if classes <= 2**8 else 2 if classes <= 2**16 else 4
-    raw = labels_N.astype(f"<u{size}").tobytes()
+def packed(numbers_N: np.ndarray, count: int) -> dict[str, Any]:
+    """Whole numbers below `count`, little-endian in 1, 2 or 4 bytes each, in base64."""
+    size = 1 if count <= 2**8 else 2 if count <= 2**16 else 4
+    raw = numbers_N.astype(f"<u{size}").tobytes()
     return {"size": size, "base64": base64.b64encode(raw).decode("ascii")}
 
 

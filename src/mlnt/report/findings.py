@@ -16,12 +16,14 @@ from mlnt.gallery import MOST_SAMPLES, shortened
 from mlnt.label_issues import COLUMNS
 from mlnt.texts import harmless
 
+MOST_ROWS = 2**32  # that the page can count
+
 
 @dataclass(frozen=True)
 class Suspect:
     """A label that looks wrong."""
 
-    index: int  # into the labels as they were given
+    index: int  # of the row in the data as it was given
     given: int  # class number
     suggested: int
     given_probability: float
@@ -86,15 +88,16 @@ class Findings:
         below = self.score_N[self.flagged] if self.flagged < len(self) else 0.0
         return 0.5 if below <= 0.5 <= above else float(above + below) / 2
 
-    def labels_in_order(self) -> np.ndarray:
-        """Class numbers of all labels in the order of the data."""
+    def labels_in_order(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the data that have a label, in order, and the class numbers of these."""
         unseen = np.array([*self.unseen.items()], np.int64).reshape(-1, 2)
-        index_N = np.concatenate([self.index_N, unseen[:, 0]])
-        labels_N = np.full(self.total, -1, np.int64)
-        labels_N[index_N] = np.concatenate([self.given_N, unseen[:, 1]])
-        if (labels_N < 0).any() or (index_N < 0).any():
+        rows_N = np.concatenate([self.index_N, unseen[:, 0]])
+        labels_N = np.concatenate([self.given_N, unseen[:, 1]])
+        order = np.argsort(rows_N, kind="stable")
+        rows_N = rows_N[order]
+        if rows_N[0] < 0 or rows_N[-1] >= MOST_ROWS or (np.diff(rows_N) == 0).any():
             raise ValueError("the labels must hold each index once")
-        return labels_N
+        return rows_N, labels_N[order]
 
     def confusions(self) -> list[Confusion]:
         """Pairs (given, suggested) among the flagged labels, the most frequent first."""

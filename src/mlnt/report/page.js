@@ -327,23 +327,24 @@
 
   // --- The corrected labels --------------------------------------------------------------------
 
-  function allLabels() {
-    const bytes = Uint8Array.from(atob(data.labels.base64), (letter) => letter.charCodeAt(0));
-    const { size } = data.labels;
-    const labels = new Uint32Array(data.total);
+  function unpacked({ size, base64 }) {
+    const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+    const numbers = new Uint32Array(data.total);
     for (let i = 0; i < data.total; i += 1) {
       for (let part = size - 1; part >= 0; part -= 1) {
-        labels[i] = labels[i] * 256 + bytes[i * size + part];
+        numbers[i] = numbers[i] * 256 + bytes[i * size + part];
       }
     }
-    return labels;
+    return numbers;
   }
 
   function download() {
-    const labels = allLabels();
-    for (const [index, label] of chosen) labels[index] = label;
+    const rows = data.rows && unpacked(data.rows); // null: every row of the data has a label
     const lines = [data.header];
-    labels.forEach((label, index) => lines.push(`${index},${data.cells[label]}`));
+    unpacked(data.labels).forEach((label, place) => {
+      const index = rows ? rows[place] : place;
+      lines.push(`${index},${data.cells[chosen.get(index) ?? label]}`);
+    });
     // The mark at the start tells spreadsheets that it is UTF-8.
     const file = new Blob([`\ufeff${lines.join("\n")}\n`], { type: "text/csv;charset=utf-8" });
     const link = document.createElement("a");

@@ -129,7 +129,8 @@ def review_data(
     config: dict[str, Any], findings: Findings, gallery: dict[int, dict[str, Any]], file: str
 ) -> dict[str, Any]:
     """What page.js needs: all labels for the download, and the samples to be looked at."""
-    labels_N = findings.labels_in_order()
+    rows_N, labels_N = findings.labels_in_order()
+    has_gaps = int(rows_N[-1]) >= len(rows_N)  # rows without a label
     samples = []
     for suspect in findings.suspects:
         shown = gallery.get(suspect.index, {})
@@ -151,6 +152,7 @@ def review_data(
         "classes": findings.classes,
         "keys": class_keys(findings.classes),
         "labels": packed(labels_N, len(findings.classes)),
+        "rows": packed(rows_N, int(rows_N[-1]) + 1) if has_gaps else None,
         "total": findings.total,
         "cells": label_cells(findings.classes)[0],
         "header": label_header(config["data"].get("label_column")),
