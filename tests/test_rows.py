@@ -123,6 +123,37 @@ class TestLabelsGivenBeside:
         with pytest.raises(mlnt.InputError, match=said):
             mlnt.open_dataset(given.data, labels=path)
 
+    def test_for_all_rows_none_is_left_out(self, given: Given) -> None:
+        data = mlnt.open_dataset(given.data, labels=given.labels)
+        assert (len(data.train), data.rows.tolist()) == (COUNT, list(range(COUNT)))
+        assert [data.classes[n] for n in data.train.labels] == given.labels
+        data = mlnt.open_dataset(given.data, labels=given.there)
+        assert data.rows.tolist() == THERE
+        assert [data.classes[n] for n in data.train.labels] == given.there
+        with pytest.raises(mlnt.InputError, match="38 labels for 40 training samples; they must"):
+            mlnt.open_dataset(given.data, labels=given.labels[:38])
+
+    def test_the_data_may_have_none(self, given: Given) -> None:
+        if isinstance(given.data, Path):
+            lines = given.data.read_text().splitlines()
+            given.data.write_text("\n".join(line.split(",")[0] + "," for line in lines[1:]))
+            given.data.write_text(f"{lines[0]}\n{given.data.read_text()}\n")
+        else:
+            given.data["label"] = None
+        data = mlnt.open_dataset(given.data, labels=given.labels)
+        assert [data.classes[n] for n in data.train.labels] == given.labels
+
+    def test_whole_numbers_with_a_point_are_the_same_classes(self, given: Given) -> None:
+        numbers = [str(CLASSES.index(name)) for name in given.labels]
+        if isinstance(given.data, Path):
+            text = given.data.read_text().replace(",yes", ",1.0").replace(",no", ",0.0")
+            given.data.write_text(text)
+        else:
+            given.data["label"] = [None if i in LACKING else float(i % 2) for i in range(COUNT)]
+        data = mlnt.open_dataset(given.data, labels=numbers)
+        assert data.classes == ("0", "1")
+        assert data.train.labels.tolist() == [int(number) for number in numbers]
+
     def test_true_ones_may_be_known_of_all(self, given: Given, tmp_path: Path) -> None:
         for labels in (given.labels, given.there):
             data = mlnt.open_dataset(given.data, true_labels=labels)

@@ -78,6 +78,39 @@ class TestWhereLabelsCameFrom:
         data = mlnt.open_dataset(path, labels=["2", "4"])
         assert data.labels_from is None
 
+    @pytest.mark.parametrize(
+        ("header", "cells", "names", "columns"),
+        [
+            ("x,y", "1,{}", "012", ("x", "y")),
+            ("y,x,z", "{},1,2", "uvw", ("y", "x", "z")),
+            ("a,y", "1,{}", "uvw", ("a", "y")),
+            ("a,y,kind", "1,{},k", "uvw", ("a", "y", "kind=k")),
+            # These are labels: learnt from, they would tell those that were corrected.
+            ("a,y", "1,{}", "012", ("a",)),
+            ("a,y", "1,{}.0", "012", ("a",)),
+            ("x,y,class", "1,2,{}", "012", ("x", "y")),
+        ],
+    )
+    def test_a_y_is_learnt_from_where_labels_are_given_beside_it(
+        self, header: str, cells: str, names: str, columns: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        rows = [cells.format(number % 3) for number in range(9)]
+        path = write(tmp_path / "t.csv", "\n".join([header, *rows]))
+        labels = write(tmp_path / "labels.txt", "\n".join(names * 3))
+        data = mlnt.open_dataset(path, labels=labels)
+        assert (data.encoder.columns, data.classes) == (columns, tuple(names))
+        said = [note for note in data.notes if note.startswith("column 'y' is learnt from, as")]
+        assert len(said) == ("y" in columns and "class" not in header)
+
+    @pytest.mark.parametrize("names", ["0 1", "k l", "l m"])
+    def test_words_that_may_be_labels_are_asked_about(self, names: str, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "a,kind\n" + "1,k\n2,l\n" * 4)
+        with pytest.raises(mlnt.InputError, match=r"words in 'kind' those .* --label-column kind;"):
+            mlnt.open_dataset(path, labels=names.split() * 4)
+        assert mlnt.open_dataset(path, labels=["u", "v"] * 4).classes == ("u", "v")
+        data = mlnt.open_dataset(path, labels=["k", "l"] * 4, label_column="kind")
+        assert data.encoder.columns == ("a",)
+
     def test_words_are_refused_with_it(self, tmp_path: Path) -> None:
         path = write(tmp_path / "t.csv", "city,a,target\nOslo,1,2\nRome,3,4\n")
         with pytest.raises(mlnt.InputError, match=r"'Oslo'\) \(labels: column 'target'\); "):

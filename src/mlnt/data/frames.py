@@ -1,11 +1,12 @@
 """Data frames of pandas: samples and labels by the names of columns, as in a table on disk."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mlnt.data.columns import AsTrained
-from mlnt.data.label_files import check_name
+from mlnt.data.label_files import check_name, label_names
 from mlnt.data.tables import known_columns, named_columns, unknown_column
 from mlnt.errors import InputError
 
@@ -59,12 +60,23 @@ def _is_there(labels: Any) -> np.ndarray:
     return labels.notna().to_numpy() & ~np.array(blank, dtype=bool)
 
 
-def labelled_alone(samples: Any, labels: Any) -> tuple[Any, Any, np.ndarray | None]:
-    """Samples and labels of the rows that have one, and which these are, as in Raw."""
+def labelled_alone(
+    samples: Any, labels: Any, beside: Sequence[str] | None
+) -> tuple[Any, list[str] | None, np.ndarray | None]:
+    """Samples and names of labels of the rows to train on, and which these are, as in Raw.
+
+    beside  as in `read_table`
+    """
     there = _is_there(labels)
+    if not there.any() and beside is not None:
+        return samples, None, None
     if there.all() or not there.any():
-        return samples, labels, None
-    return samples[there], labels[there], there
+        return samples, label_names(labels), None
+    names = label_names(labels[there])
+    if beside is not None and len(beside) != len(names):
+        own = iter(names)
+        return samples, [next(own) if is_one else "" for is_one in there], None
+    return samples[there], names, there
 
 
 def _find_label(

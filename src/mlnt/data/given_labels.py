@@ -17,21 +17,26 @@ from mlnt.data.wordy_columns import whole_names
 from mlnt.errors import InputError, did_you_mean
 
 
-def with_labels(labels: Any, dataset: Dataset, take_truth: bool) -> Dataset:
-    """Other labels to train on. `take_truth`: also the clean ones that a file holds beside them."""
-    names = _as_many(labels, dataset, "labels")
+def read_given(labels: Any, label_column: str | None) -> GivenLabels:
+    """Labels of FILE, FILE:KEY or a sequence."""
+    if isinstance(labels, str | Path):
+        return read_label_file(labels, label_column)
+    return GivenLabels(label_names(labels))
+
+
+def with_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
+    """Other labels to train on."""
+    names = _as_many(given, dataset, "labels")
     if not dataset.classes:
         names = whole_names(names)
         dataset = replace(dataset, classes=classes_of(names))
     dataset = _noting_numbers(names, dataset, "labels")
-    given = _numbered(names, dataset, "labels")
-    train = replace(dataset.train, labels=given)
-    dataset = replace(dataset, train=train, labels_from=None)
-    return _with_truth_of(labels, dataset) if take_truth else dataset
+    train = replace(dataset.train, labels=_numbered(names, dataset, "labels"))
+    return replace(dataset, train=train, labels_from=None)
 
 
 def with_true_labels(labels: Any, dataset: Dataset) -> Dataset:
-    names = _as_many(labels, dataset, "true_labels")
+    names = _as_many(read_given(labels, dataset.label_column), dataset, "true_labels")
     dataset = _noting_numbers(names, dataset, "true_labels")
     truth = _numbered(names, dataset, "true_labels")
     return replace(dataset, train=replace(dataset.train, true_labels=truth))
@@ -53,19 +58,13 @@ def class_numbers(names: Sequence[str], classes: Sequence[str], what: str) -> Te
 
 def named_as(names: Sequence[str], classes: Sequence[str]) -> list[str]:
     """Labels 0.0, 1.0 as 0, 1 where the classes are called so; one that is missing stays ""."""
-    there = [name for name in names if name]
-    whole = dict(zip(there, whole_names(there), strict=True))
-    is_so = set(whole.values()) <= set(classes)
-    return [whole.get(name, name) for name in names] if is_so else list(names)
+    whole = whole_names(list(names))
+    return whole if set(filter(None, whole)) <= set(classes) else list(names)
 
 
-def _as_many(labels: Any, dataset: Dataset, what: str) -> list[str]:
-    """Labels from FILE, FILE:KEY or a sequence, as many as the training data has samples.
-
-    Of data in which labels were missing, also as many as it came with.
-    """
-    given, rows = _read(labels, dataset.label_column), dataset.train_indices
-    count = len(given.names)
+def _as_many(given: GivenLabels, dataset: Dataset, what: str) -> list[str]:
+    """As many labels as the training data has samples, or as it came with; in their order."""
+    rows, count = dataset.train_indices, len(given.names)
     if rows is not None and count == dataset.came:
         names = given.in_order()
         return [names[row] for row in rows.tolist()]
@@ -75,12 +74,6 @@ def _as_many(labels: Any, dataset: Dataset, what: str) -> list[str]:
             "they must be as many"
         )
     return given.in_order(None if rows is None else rows.tolist())
-
-
-def _read(labels: Any, label_column: str | None) -> GivenLabels:
-    if isinstance(labels, str | Path):
-        return read_label_file(labels, label_column)
-    return GivenLabels(label_names(labels))
 
 
 def _numbered(names: Sequence[str], dataset: Dataset, what: str) -> Tensor:
@@ -110,12 +103,13 @@ def _noting_numbers(names: Sequence[str], dataset: Dataset, what: str) -> Datase
     return replace(dataset, notes=(*dataset.notes, note))
 
 
-def _with_truth_of(labels: Any, dataset: Dataset) -> Dataset:
+def with_truth_of(labels: Any, dataset: Dataset) -> Dataset:
     """The clean labels that a file holds beside noisy ones: taken, or compared with known ones."""
     clean = known_truth(labels) if isinstance(labels, str | Path) else None
     if clean is None:
         return dataset
-    truth = _numbered(_as_many(clean, dataset, "clean labels"), dataset, "clean labels")
+    names = _as_many(GivenLabels(clean), dataset, "clean labels")
+    truth = _numbered(names, dataset, "clean labels")
     own = dataset.train.true_labels
     if own is not None and not torch.equal(own, truth):
         raise InputError(

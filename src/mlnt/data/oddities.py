@@ -1,5 +1,6 @@
 """What is odd about names of classes and columns: said before a training, for the user to judge."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -89,6 +90,16 @@ def far_values(rows: np.ndarray, encoder: TableEncoder) -> Iterator[str]:
 def without_label(count: int) -> Iterator[str]:
     if count:
         yield f"{count:,} row{'s' * (count > 1)} without a label left out"
+
+
+def named_as_labels(columns: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """A note of a column that is learnt from, though labels are often called so."""
+    for column in columns:
+        if column.lower() in names:
+            yield (
+                f"column {column!r} is learnt from, as labels are given beside the data; if it "
+                f"holds some too, name it: --label-column {shlex.quote(column)}"
+            )
 
 
 def only_some(labelled: int, count: int) -> Iterator[str]:

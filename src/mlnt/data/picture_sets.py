@@ -37,11 +37,12 @@ def find_pictures(
     label_column: str | None = None,
     text_column: str | None = None,
     further: bool = False,
+    beside: Sequence[str] | None = None,
 ) -> Parts | None:
     """Of a Clothing1M tree, an image folder, a table of paths or a saved data set; None of others.
 
-    Where a column of texts is named, nobody asks for the pictures beside it. `further` as in
-    `read_table`.
+    Where a column of texts is named, nobody asks for the pictures beside it. `further` and `beside`
+    as in `read_picture_paths`.
     """
     path = Path(path)
     if not exists(path):
@@ -57,7 +58,7 @@ def find_pictures(
         raise InputError(f"{path} is a single picture; give a folder with one folder per class")
     if not is_table(path) or text_column is not None:
         return None
-    return table_parts(path, label_column, further)
+    return table_parts(path, label_column, further, beside)
 
 
 def _may_hold_pictures(folder: Path) -> bool:
@@ -66,10 +67,15 @@ def _may_hold_pictures(folder: Path) -> bool:
     return not is_known and not is_saved_dataset(folder)
 
 
-def table_parts(path: Path, label_column: str | None, further: bool = False) -> Parts | None:
+def table_parts(
+    path: Path,
+    label_column: str | None,
+    further: bool = False,
+    beside: Sequence[str] | None = None,
+) -> Parts | None:
     """Paths are below the table's folder; a row without a label has NO_LABEL. None where it names
     no pictures."""
-    found = read_picture_paths(path, label_column, further)
+    found = read_picture_paths(path, label_column, further, beside)
     if found is None:
         return None
     paths, labels = _below(path, list(found.samples)), found.labels
@@ -94,7 +100,7 @@ def table_parts(path: Path, label_column: str | None, further: bool = False) -> 
     classes = classes_of([name for name in labels if name])
     number = {name: index for index, name in enumerate(classes)}
     train = Part(table, torch.tensor([number.get(name, NO_LABEL) for name in labels]))
-    return Parts(path.stem, classes, train, notes=notes)
+    return Parts(path.stem, classes, train, notes=notes, labelled=found.labelled)
 
 
 def _below(path: Path, names: Sequence[str]) -> list[str]:

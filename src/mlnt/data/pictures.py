@@ -123,6 +123,7 @@ class Parts:
     # Of a path, size and crop makes the pixels; None: the paths are those of files.
     read: Callable[[str, int, int], np.ndarray] | None = None
     is_known: bool = False  # as in Dataset
+    labelled: np.ndarray | None = None  # of a table, as in Raw
 
 
 def read_picture(

@@ -27,7 +27,13 @@ from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder, unnamed
 from mlnt.data.folders import check_not_nested
 from mlnt.data.frames import is_frame, labelled_alone, part_frame
-from mlnt.data.given_labels import class_numbers, with_labels, with_true_labels
+from mlnt.data.given_labels import (
+    class_numbers,
+    read_given,
+    with_labels,
+    with_true_labels,
+    with_truth_of,
+)
 from mlnt.data.huggingface import (
     RawParts,
     is_saved_dataset,
@@ -49,6 +55,7 @@ from mlnt.data.oddities import (
     few_of,
     label_once_more,
     made_columns,
+    named_as_labels,
     other_range,
     row_counters,
     span,
@@ -57,10 +64,10 @@ from mlnt.data.oddities import (
 from mlnt.data.picture_sets import find_pictures, from_pictures, further_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
 from mlnt.data.tables import (
+    LABEL_NAMES,
     check_labelled,
     is_table,
     known_columns,
-    labelled_rows,
     read_table,
 )
 from mlnt.errors import InputError, did_you_mean
@@ -90,6 +97,8 @@ def open_dataset(
                   for the methods that are told them: forward_true, cnn_crf, joint_optimization
     validation, test  further data in any of these forms
     """
+    given = None if labels is None else read_given(labels, label_column)
+    beside = None if given is None else given.names
     known = find_known(source, download)
     if known is not None:
         dataset = _from_known(known)
@@ -98,21 +107,22 @@ def open_dataset(
         dataset = _from_saved(saved, need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column)
     elif isinstance(source, str | Path) and (
-        parts := find_pictures(source, label_column, text_column)
+        parts := find_pictures(source, label_column, text_column, beside=beside)
     ):
         if Path(source).is_dir() and len(parts.classes) == 1:
             check_not_nested(Path(source), parts.classes[0])
-        dataset = replace(from_pictures(parts), label_column=label_column)
-        if is_table(Path(source)):
-            dataset = _of_labelled(dataset, labelled_rows(Path(source), label_column))
         if not parts.classes and labels is None:
             raise InputError(f"{parts.name} has no labels; training needs a column of them")
+        dataset = _of_labelled(from_pictures(parts), parts.labelled)
+        dataset = replace(dataset, label_column=label_column)
     else:
-        raw = read(source, label_column, text_column)
+        raw = read(source, label_column, text_column, beside=beside)
         dataset = _from_raw(raw, _name_of(source), need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column)
-    if labels is not None:
-        dataset = with_labels(labels, dataset, take_truth=true_labels is None)
+    if given is not None:
+        dataset = with_labels(given, dataset)
+    if labels is not None and true_labels is None:
+        dataset = with_truth_of(labels, dataset)
     if true_labels is not None:
         dataset = with_true_labels(true_labels, dataset)
     if validation is not None:
@@ -135,11 +145,12 @@ def read(
     text_column: str | None = None,
     as_trained: AsTrained | None = None,
     wanted: str = "test",
+    beside: Sequence[str] | None = None,
 ) -> Raw:
     """Samples and labels (None if there are none) of a file or a pair of arrays.
 
     Of data that is divided: the part that is wanted, validation or test; train where it has no such
-    part. `as_trained` is as in `read_table`.
+    part. `as_trained` and `beside` are as in `read_table`.
     """
     if isinstance(source, TensorDataset):
         source = source.tensors
@@ -158,10 +169,10 @@ def read(
             return replace(_from_arrays(samples, None, as_trained), labels=given)
         labelled = None
         if given is not None:
-            samples, given, labelled = labelled_alone(samples, given)
+            samples, given, labelled = labelled_alone(samples, given, beside)
         lacking = 0 if labelled is None else int((~labelled).sum())
-        notes = tuple(without_label(lacking))
-        return replace(_from_arrays(samples, given), notes=notes, labelled=labelled)
+        raw = replace(_from_arrays(samples, None), labels=given, labelled=labelled)
+        return replace(raw, notes=tuple(without_label(lacking)))
     if not isinstance(source, str | Path):
         return _from_arrays(source, None)
     known = find_known(source)
@@ -186,9 +197,11 @@ def read(
         if "X" not in arrays:
             raise InputError(f"{path} must hold arrays X and y, it holds {', '.join(arrays)}")
         return _from_arrays(arrays["X"], arrays.get("y"))
-    table = read_table(path, label_column, text_column, as_trained)
+    table = read_table(path, label_column, text_column, as_trained, beside)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
     notes = (*notes, *without_label(table.unlabelled))
+    if beside is not None and table.label is None:
+        notes = (*notes, *named_as_labels(table.columns, LABEL_NAMES))
     return Raw(
         table.kind,
         table.samples,
@@ -314,11 +327,13 @@ def _from_raw(
     else:
         encoder = ImageEncoder.fit(raw.samples)
     inputs = encoder.encode(raw.samples)
-    if raw.labels is None:  # they come from elsewhere
+    own = [label for label in raw.labels or () if label]
+    if own:
+        classes = classes or classes_of(own)
+    if need_labels:
+        labels = class_numbers(raw.labels or (), classes, name)
+    else:  # they come from elsewhere
         labels = torch.full((len(inputs),), NO_LABEL)
-    else:
-        classes = classes or classes_of(raw.labels)
-        labels = class_numbers(raw.labels, classes, name)
     train = Split(inputs, labels, texts=raw.texts)
     text_column = raw.columns[0] if raw.kind == "text" and raw.columns else None
     dataset = Dataset(

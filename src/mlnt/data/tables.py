@@ -123,8 +123,17 @@ def read_labels(path: Path, label_column: str | None) -> GivenLabels:
     return GivenLabels(labels)
 
 
-def read_picture_paths(path: Path, label_column: str | None, further: bool = False) -> Table | None:
-    """The paths of pictures that a table names, and their labels; None if it names none."""
+def read_picture_paths(
+    path: Path,
+    label_column: str | None,
+    further: bool = False,
+    beside: Sequence[str] | None = None,
+) -> Table | None:
+    """The paths of pictures that a table names, and their labels; None if it names none.
+
+    Of `further` data, beside that of the training, labels may be missing; and where others are
+    given `beside`, as in `read_table`.
+    """
     header, rows = _read_rows(path, LOOKED_AT_FIRST)  # most tables name none: enough to see that
     if not any(is_picture_path(cell) for row in rows for cell in row):
         return None
@@ -135,8 +144,8 @@ def read_picture_paths(path: Path, label_column: str | None, further: bool = Fal
         return None
     labelled = None
     if label is not None and not further:
-        rows, labelled = _with_label(rows, label)
-    labels = _labels(rows, label, path, may_lack=further)
+        rows, labelled = _with_label(rows, label, beside)
+    labels = _labels(rows, label, path, may_lack=further or beside is not None)
     if labels is not None and not further:
         labels = whole_names(labels)
     others = (i for i in named_columns(header) if i not in (column, label))
@@ -186,22 +195,26 @@ def read_table(
     label_column: str | None,
     text_column: str | None,
     as_trained: AsTrained | None = None,
+    beside: Sequence[str] | None = None,
 ) -> Table:
     """Read a table with a header. A column without a name (a saved row index) is passed over.
 
     as_trained  how data beside that of the training is read; None: this is for training
+    beside      labels that are given beside the table, in the place of its own; these may then be
+                missing, but are counted: others may be given for the labelled rows alone
     """
     header, rows = _read_rows(path)
     label = _find_label(header, label_column, path, as_trained)
+    if label is not None and label_column is None and as_trained is None:
+        label = _checked_label(path, header, rows, label, beside)
     labelled = None
     if label is not None and as_trained is None:
-        rows, labelled = _with_label(rows, label)
-        if label_column is None:
-            _check_is_label(path, header, rows, label)
-    labels = _labels(rows, label, path, may_lack=as_trained is not None)
+        rows, labelled = _with_label(rows, label, beside)
+    may_lack = as_trained is not None or beside is not None
+    labels = _labels(rows, label, path, may_lack)
     if labels is not None and as_trained is None:
         labels = whole_names(labels)
-    body = _Body(path, header, rows, label, as_trained)
+    body = _Body(path, header, rows, label, as_trained, beside)
     table = body.of_known_columns() or body.samples(text_column)
     found = None if label is None else header[label]
     return replace(table, labels=labels, label=found, labelled=labelled)
@@ -216,6 +229,7 @@ class _Body:
     rows: list[list[str]]
     label: int | None
     as_trained: AsTrained | None
+    beside: Sequence[str] | None
 
     @property
     def others(self) -> list[int]:
@@ -255,7 +269,11 @@ class _Body:
         if is_text:
             return self._texts(wordy[0])
         # Without a label column, one of these may be meant for it.
-        strange = [i for i in wordy if self.label is None or not are_categories(by_column[i])]
+        meant = wordy if self.label is None else []
+        if self.beside is not None:
+            self._check_no_labels([i for i in meant if are_categories(by_column[i])])
+            meant = []
+        strange = [i for i in wordy if i in meant or not are_categories(by_column[i])]
         if strange:
             explain(self.path, self.header, self.rows, strange, self._name_of_label())
         return self._table({i: by_column[i] for i in self.others}, numbers)
@@ -295,29 +313,66 @@ class _Body:
         return Table("table", values_ND, columns=names_of(made), made_of=made)
 
     def _name_of_label(self) -> str | None:
-        """None where it may yet be named: not where the columns of the training data are known."""
+        """None where it may yet be named: not where labels are given beside the table, or the
+        columns of the training data are known."""
         if self.label is not None:
             return self.header[self.label]
-        return "" if self.as_trained is not None and self.as_trained.columns else None
+        is_known = self.as_trained is not None and self.as_trained.columns
+        return "" if is_known or self.beside is not None else None
+
+    def _check_no_labels(self, columns: Sequence[int]) -> None:
+        """Raise InputError where one of these columns of words may hold what the labels given
+        beside the table replace: learnt from, it would tell them."""
+        names = set(self.beside or ())
+        for i in columns:
+            words = {row[i].strip() for row in self.rows}
+            # By numbers nobody can know: they may be the places of these words.
+            if not names.isdisjoint(words) or all(name.isdigit() for name in names):
+                name = self.header[i]
+                raise InputError(
+                    f"{self.path}: are the words in {name!r} those that the labels given beside it "
+                    f"replace? Then name it: --label-column {shlex.quote(name)}; else make columns "
+                    "of 0 and 1 of it, or remove it"
+                )
 
 
-def _check_is_label(path: Path, header: list[str], rows: list[list[str]], label: int) -> None:
-    """Raise InputError where y, found by its name alone, may be a measurement beside others."""
+def _checked_label(
+    path: Path,
+    header: list[str],
+    rows: list[list[str]],
+    label: int,
+    beside: Sequence[str] | None,
+) -> int | None:
+    """The place of a label found by its name alone: a y may be a measurement beside others.
+
+    InputError where nobody can know; None where it is one, as labels are given beside the table.
+    """
     if header[label].lower() != "y" or not all(is_number(row[label]) for row in rows):
-        return
+        return label
+    own = set(whole_names([row[label].strip() for row in rows])) - {""}
+    if beside is not None and own and own.isdisjoint(whole_names(list(beside))):
+        return None
+    other = _measurement_beside(header, rows, label)
+    if other is None:
+        return label
+    if beside is not None:
+        return None
+    raise InputError(
+        f"{path}: are the labels in {header[label]!r}? It holds numbers, and there is a column "
+        f"{other!r} beside it; name the label column: --label-column NAME"
+    )
+
+
+def _measurement_beside(header: list[str], rows: list[list[str]], label: int) -> str | None:
+    """The column beside which y, found by its name alone, may be no label."""
     lowered = [name.lower() for name in header]
-    others = [i for i in named_columns(header) if i != label]
-    other = lowered.index("x") if "x" in lowered else None
-    for i in others if other is None else ():
+    if "x" in lowered:
+        return header[lowered.index("x")]
+    for i in named_columns(header):
         cells = [row[i].strip() for row in rows]
-        if not any(map(is_number, cells)) and are_categories(cells):
-            other = i
-            break
-    if other is not None:
-        raise InputError(
-            f"{path}: are the labels in {header[label]!r}? It holds numbers, and there is a column "
-            f"{header[other]!r} beside it; name the label column: --label-column NAME"
-        )
+        if i != label and not any(map(is_number, cells)) and are_categories(cells):
+            return header[i]
+    return None
 
 
 def _numbers(
@@ -374,17 +429,14 @@ def _raise_words(path: Path, name: str, cells: Sequence[str]) -> NoReturn:
     )
 
 
-def labelled_rows(path: Path, label_column: str | None) -> np.ndarray | None:
-    """Which rows of a table are trained on, as in Raw."""
-    header, rows = _read_rows(path)
-    label = _find_label(header, label_column, path)
-    return None if label is None else _with_label(rows, label)[1]
-
-
-def _with_label(rows: list[list[str]], label: int) -> tuple[list[list[str]], np.ndarray | None]:
-    """Those that have one, and which these are; all, and None, where all or none have one."""
+def _with_label(
+    rows: list[list[str]], label: int, beside: Sequence[str] | None = None
+) -> tuple[list[list[str]], np.ndarray | None]:
+    """Those that have one, and which these are; all, and None, where all or none have one, or
+    labels are given beside and not as many as these."""
     labelled = np.array([bool(row[label].strip()) for row in rows])
-    if labelled.all() or not labelled.any():
+    are_for_these = beside is None or len(beside) == labelled.sum()
+    if labelled.all() or not labelled.any() or not are_for_these:
         return rows, None
     return list(compress(rows, labelled)), labelled
 

@@ -27,8 +27,10 @@ def as_number(name: str) -> float | None:
 
 
 def whole_names(names: list[str]) -> list[str]:
-    """Labels 0.0, 1.0 as 0, 1: so pandas writes them once one of their column was missing."""
-    return [name[:-2] for name in names] if all(map(_WHOLE.fullmatch, names)) else names
+    """Labels 0.0, 1.0 as 0, 1: so pandas writes them once one of their column was missing, ""."""
+    return (
+        [name[:-2] for name in names] if all(map(_WHOLE.fullmatch, filter(None, names))) else names
+    )
 
 
 def is_missing(cell: str) -> bool:
