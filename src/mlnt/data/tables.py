@@ -1,14 +1,12 @@
 """CSV and TSV files: numeric columns, one text column or paths of pictures, and labels."""
 
-import csv
-import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress, islice, pairwise
+from itertools import compress, pairwise
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from mlnt.data.columns import (
 from mlnt.data.encoding import unnamed
 from mlnt.data.oddities import few_of
 from mlnt.data.pictures import are_picture_paths, is_picture_path
+from mlnt.data.table_rows import read_rows
 from mlnt.data.wordy_columns import (
     are_categories,
     check_numbers,
@@ -33,17 +32,12 @@ from mlnt.data.wordy_columns import (
     whole_names,
 )
 from mlnt.errors import InputError, did_you_mean
-from mlnt.files import open_file, open_text
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
 INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the report writes it
-LONGEST_LINE = 2**22  # characters
-MOST_COLUMNS = 100_000
 LOOKED_AT_FIRST = 20  # rows
 SAVED_INDEX = "Unnamed: 0"  # as pandas calls a column without a name once it has read it
 PATH_NAMES = ("path", "file", "filename", "image", "picture")  # which, of several with paths
-
-_QUOTED = re.compile(r'"[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ def read_labels(path: Path, label_column: str | None) -> GivenLabels:
 
     The label column of the data may have another name here, as in what the report writes.
     """
-    header, rows = _read_rows(path)
+    header, rows = read_rows(path)
     wanted = label_column if label_column in header else None
     label = _find_label(header, wanted, path)
     if label is None:
@@ -134,10 +128,10 @@ def read_picture_paths(
     Of `further` data, beside that of the training, labels may be missing; and where others are
     given `beside`, as in `read_table`.
     """
-    header, rows = _read_rows(path, LOOKED_AT_FIRST)  # most tables name none: enough to see that
+    header, rows = read_rows(path, LOOKED_AT_FIRST)  # most tables name none: enough to see that
     if not any(is_picture_path(cell) for row in rows for cell in row):
         return None
-    header, rows = _read_rows(path)
+    header, rows = read_rows(path)
     label = _find_label(header, label_column, path, AsTrained() if further else None)
     column = _find_paths(header, rows, label, path)
     if column is None:
@@ -203,7 +197,7 @@ def read_table(
     beside      labels that are given beside the table, in the place of its own; these may then be
                 missing, but are counted: others may be given for the labelled rows alone
     """
-    header, rows = _read_rows(path)
+    header, rows = read_rows(path)
     label = _find_label(header, label_column, path, as_trained)
     if label is not None and label_column is None and as_trained is None:
         label = _checked_label(path, header, rows, label, beside)
@@ -459,70 +453,6 @@ def check_labelled(labels: Sequence[str | bool], what: str) -> None:
     row = next((row for row, label in enumerate(labels, start=1) if not label), None)
     if row is not None:
         raise InputError(f"{what}: row {row} has no label")
-
-
-def _read_rows(path: Path, most: int | None = None) -> tuple[list[str], list[list[str]]]:
-    try:
-        with open_text(path, "utf-8-sig") as file:
-            text = _lines(file, path)
-            first = next(text, "")
-            delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
-            every = csv.reader(chain([first], text), delimiter=delimiter)
-            rows = (row for row in every if row)
-            header = _checked_header(next(rows, []), path)
-            lines = []
-            for number, row in enumerate(islice(rows, most), start=1):
-                if len(row) != len(header):
-                    raise InputError(
-                        f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
-                    )
-                lines.append(row)
-    except UnicodeDecodeError as error:
-        raise InputError(_other_coding(path, error)) from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except csv.Error as error:
-        raise InputError(f"{path} is not a readable table: {error}") from None
-    if not lines:
-        raise InputError(f"{path} must hold a line of column names and at least one row")
-    return header, lines
-
-
-def _other_coding(path: Path, error: UnicodeDecodeError) -> str:
-    """What to do about a file that is not UTF-8; UTF-16 begins with one of two marks."""
-    with open_file(path) as file:
-        head = file.read(1000)
-    is_utf16 = head[:2] in (b"\xff\xfe", b"\xfe\xff")
-    if b"\0" in head and not is_utf16:
-        return f"{path} is not UTF-8 text, nor any other; a table is text"
-    what = "UTF-16 text" if is_utf16 else f"not UTF-8 text ({error.reason})"
-    coding = "utf16" if is_utf16 else "latin1"
-    command = f"iconv -f {coding} -t utf8 {shlex.quote(str(path))} > NEW{path.suffix}"
-    return f"{path} is {what}; save it as UTF-8, or: {command}"
-
-
-def _delimiter(header: str) -> str:
-    """What stands most often between the column names; where none stands oftener, a comma."""
-    outside_quotes = _QUOTED.sub("", header)
-    return max(",;\t", key=outside_quotes.count)
-
-
-def _lines(file: TextIO, path: Path) -> Iterator[str]:
-    """Line by line, so that a file that is no table is refused before it fills the memory."""
-    number = 0
-    while line := file.readline(LONGEST_LINE):
-        number += 1
-        if len(line) == LONGEST_LINE:
-            raise InputError(f"{path}: line {number} is longer than {LONGEST_LINE:,} characters")
-        if "\0" in line:
-            raise InputError(f"{path}: line {number} holds a NUL; a table is text")
-        yield line
-
-
-def _checked_header(cells: list[str], path: Path) -> list[str]:
-    if len(cells) > MOST_COLUMNS:
-        raise InputError(f"{path} has {len(cells):,} columns, at most {MOST_COLUMNS:,} are read")
-    return [name.strip() for name in cells]
 
 
 def _find_label(

@@ -1,0 +1,82 @@
+"""A CSV or TSV as rows of cells, whatever these hold."""
+
+import csv
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import TextIO
+
+from mlnt.errors import InputError
+from mlnt.files import open_file, open_text
+
+LONGEST_LINE = 2**22  # characters
+MOST_COLUMNS = 100_000
+
+_QUOTED = re.compile(r'"[^"]*"')
+
+
+def read_rows(path: Path, most: int | None = None) -> tuple[list[str], list[list[str]]]:
+    """Names of the columns, and cells of all rows or the first; InputError if it is no table."""
+    try:
+        with open_text(path, "utf-8-sig") as file:
+            text = _lines(file, path)
+            first = next(text, "")
+            delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
+            every = csv.reader(chain([first], text), delimiter=delimiter)
+            rows = (row for row in every if row)
+            header = _checked_header(next(rows, []), path)
+            lines = []
+            for number, row in enumerate(islice(rows, most), start=1):
+                if len(row) != len(header):
+                    raise InputError(
+                        f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
+                    )
+                lines.append(row)
+    except UnicodeDecodeError as error:
+        raise InputError(_other_coding(path, error)) from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except csv.Error as error:
+        raise InputError(f"{path} is not a readable table: {error}") from None
+    if not lines:
+        raise InputError(f"{path} must hold a line of column names and at least one row")
+    return header, lines
+
+
+def _other_coding(path: Path, error: UnicodeDecodeError) -> str:
+    """What to do about a file that is not UTF-8; UTF-16 begins with one of two marks."""
+    with open_file(path) as file:
+        head = file.read(1000)
+    is_utf16 = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if b"\0" in head and not is_utf16:
+        return f"{path} is not UTF-8 text, nor any other; a table is text"
+    what = "UTF-16 text" if is_utf16 else f"not UTF-8 text ({error.reason})"
+    coding = "utf16" if is_utf16 else "latin1"
+    command = f"iconv -f {coding} -t utf8 {shlex.quote(str(path))} > NEW{path.suffix}"
+    return f"{path} is {what}; save it as UTF-8, or: {command}"
+
+
+def _delimiter(header: str) -> str:
+    """What stands most often between the column names; where none stands oftener, a comma."""
+    outside_quotes = _QUOTED.sub("", header)
+    return max(",;\t", key=outside_quotes.count)
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Line by line, so that a file that is no table is refused before it fills the memory."""
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE:
+            raise InputError(f"{path}: line {number} is longer than {LONGEST_LINE:,} characters")
+        if "\0" in line:
+            raise InputError(f"{path}: line {number} holds a NUL; a table is text")
+        yield line
+
+
+def _checked_header(cells: list[str], path: Path) -> list[str]:
+    if len(cells) > MOST_COLUMNS:
+        raise InputError(f"{path} has {len(cells):,} columns, at most {MOST_COLUMNS:,} are read")
+    return [name.strip() for name in cells]
