@@ -18,6 +18,12 @@ from mlnt.data.image_files import ImageFiles
 from mlnt.data.prepare import held_out_of_each
 
 PRESETS_BY_NAME = ("digits", "cifar10", "clothing1m")  # data sets with a preset of their own
+# A handful of labels, some of them wrong, cannot tell which epoch is best. Mean test accuracy of
+# `MLNTClassifier` on wine, iris, breast cancer and digits with 30 % noise (sets=1, batch_size=128,
+# 40 epochs): 50 rows (n=4 seeds), 61 % with a tenth held out, 71 % with ten rows, 71 % with none;
+# 110 rows (n=3), 77 % with a tenth, 79 % with twenty rows, 68 % with none.
+WANTED_HELD_OUT = 20
+LARGEST_SHARE = 0.3  # that is held out to have so many
 FEWEST_STEPS = 8  # of an epoch: with fewer there is little to average
 PRESET_SAMPLES = {"image": 1200, "table": 1200, "text": 2000}  # of the data they were made with
 EPOCHS = (4, 60)  # fewest and most
@@ -95,7 +101,11 @@ def _derived(
     found: dict[str, tuple[Any, str]] = {}
     samples = len(dataset.train)
     if dataset.validation is None:
-        samples -= sum(held_out_of_each(dataset, usual.validation_share))
+        share = max(usual.validation_share, min(WANTED_HELD_OUT / samples, LARGEST_SHARE))
+        if share > usual.validation_share:
+            why = f"so that about {share * samples:.0f} labels choose the best epoch"
+            found["validation_share"] = (round(share, 3), why)
+        samples -= sum(held_out_of_each(dataset, share))
     largest = max(2, samples // FEWEST_STEPS)
     if usual.batch_size > largest:
         size = 2 ** int(math.log2(largest))

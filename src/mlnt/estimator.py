@@ -35,12 +35,6 @@ from mlnt.evaluation import predict_probabilities
 from mlnt.models import copy_model
 from mlnt.training import Stage, Watcher
 
-# A handful of labels, some of them wrong, cannot tell which epoch is best. Mean test accuracy on
-# wine, iris, breast cancer and digits with 30 % noise (sets=1, batch_size=128, 40 epochs): 50 rows
-# (n=4 seeds), 61 % with a tenth held out, 71 % with ten rows, 71 % with none; 110 rows (n=3), 77 %
-# with a tenth, 79 % with twenty rows, 68 % with none.
-WANTED_HELD_OUT = 20
-LARGEST_SHARE = 0.3  # that is held out to have so many
 FEWEST_HELD_OUT = 10  # below, the training data itself chooses
 MOST_CELLS = 200_000_000  # of a sparse matrix, which a network takes as a dense one
 
@@ -232,10 +226,7 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
 
     def _with_validation(self, dataset: Dataset, share: float, seed: int) -> Dataset:
         """A share of each class held out; where that is too little, the training data once more."""
-        fewest = 1
-        if self.validation_share is None:
-            share = max(share, min(WANTED_HELD_OUT / len(dataset.train), LARGEST_SHARE))
-            fewest = FEWEST_HELD_OUT
+        fewest = FEWEST_HELD_OUT if self.validation_share is None else 1
         try:
             split = hold_out(dataset, share, torch.Generator().manual_seed(seed))
         except InputError:  # no class is large enough

@@ -92,6 +92,7 @@ class NoiseTolerance:
         self.generator = generator
         self.world: World = ALL_ALONE  # the processes that divide the work
         self._has_answered = False  # the teacher, whose statistics come of it
+        self.warns = True  # of answers that are all the same
         self._updates = self._one_sided = 0  # meta updates; looks in a row that found it so
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
             setattr(self, name, checked(name, convert(name, getattr(self, name))))
@@ -210,7 +211,8 @@ class NoiseTolerance:
         device = next(self.teacher.parameters()).device
         is_gpu = device.type == "cuda"
         is_recorded = is_gpu and torch.cuda.is_current_stream_capturing()
-        if self._updates % LOOK_EVERY or self._one_sided >= LOOKS or is_recorded:
+        may_warn = self.warns and self._one_sided < LOOKS and not is_recorded
+        if self._updates % LOOK_EVERY or not may_warn:
             return
         with evaluating(self.teacher), torch.random.fork_rng([device] if is_gpu else []):
             answers_B = probabilities(self.teacher, as_arguments(inputs)).argmax(dim=1)

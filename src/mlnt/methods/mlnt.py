@@ -37,6 +37,7 @@ class MLNT(Method):
             mentor=mentor,
             generator=generator,
         )
+        self.tolerance.warns = False  # rates are the settings'; curves and report show what came
         self.models = {"student": model, "teacher": self.tolerance.teacher}
 
     def join(self, world: World) -> None:
