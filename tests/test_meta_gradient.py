@@ -2,11 +2,13 @@
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 import mlnt
 from mlnt.meta.features import penultimate
@@ -286,6 +288,34 @@ def test_second_order_of_a_layer_without_second_derivative() -> None:
     arguments = (model, torch.arange(9)[None], synthetic_MB, target, ALPHA)
     mlnt.meta_gradient(*arguments)
     with pytest.raises(mlnt.InputError, match=r"second derivatives, which .*; use order=1"):
+        mlnt.meta_gradient(*arguments, order=2)
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        context.save_for_backward(y := x.exp())
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient * context.saved_tensors[0]
+
+
+class Exponential(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Exp.apply(x)
+
+
+def test_second_order_of_a_function_that_is_differentiable_once() -> None:
+    """autograd.grad passes by what would raise: gradients were wrong without a word."""
+    model = nn.Sequential(nn.Linear(5, 4), Exponential(), nn.Linear(4, CLASSES))
+    target = torch.full((6, CLASSES), 1 / CLASSES)
+    synthetic_MB = torch.zeros(2, 6, dtype=torch.long)
+    arguments = (model, torch.randn(6, 5), synthetic_MB, target, ALPHA)
+    mlnt.meta_gradient(*arguments)
+    with pytest.raises(mlnt.InputError, match=r"marked once_differentiable\); use order=1"):
         mlnt.meta_gradient(*arguments, order=2)
 
 

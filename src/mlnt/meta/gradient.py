@@ -15,7 +15,7 @@ from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.meta.choice import ENGINES, choose_engine
 from mlnt.meta.features import as_arguments
 from mlnt.meta.folded import Target
-from mlnt.meta.plain import CONSISTENCIES, Gradients
+from mlnt.meta.plain import CONSISTENCIES, Gradients, no_second_derivative
 from mlnt.meta.wrapped import as_written, unwrapped
 from mlnt.values import check_setting
 
@@ -133,10 +133,7 @@ def _second_derivatives(order: int) -> Iterator[None]:
     except RuntimeError as error:
         if order == 1 or not any(words in str(error) for words in NO_SECOND_DERIVATIVE):
             raise
-        raise InputError(
-            f"order=2 needs second derivatives, which the model does not have "
-            f"({first_line(error)}); use order=1"
-        ) from None
+        raise no_second_derivative(first_line(error)) from None
 
 
 def _check_shapes(synthetic: Tensor, target: Tensor) -> None:

@@ -45,6 +45,8 @@ CONSISTENCIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mse": mse_consistency,
 }
 
+ONCE = "torch::autograd::Error"  # the node that PyTorch puts where a second derivative would begin
+
 
 def plain_meta_gradient(
     model: nn.Module,
@@ -78,9 +80,11 @@ def plain_meta_gradient(
     def at_theta() -> None:
         logits_BC = forward(model, inputs)
         check_target(logits_BC.shape, target_BC)
-        for labels_B in synthetic_MB:
+        for m, labels_B in enumerate(synthetic_MB):
             class_loss = rows.share * F.cross_entropy(logits_BC, labels_B)
             own = gradient(class_loss, theta, retain_graph=True, create_graph=order == 2)
+            if order == 2 and m == 0:
+                _check_differentiable_twice(own)
             inner = rows.group.sum_named({name: g.detach() for name, g in own.items()})
             theta_prime = {
                 name: (p - alpha * inner[name]).detach().requires_grad_()
@@ -150,6 +154,29 @@ def gradient(
         name: torch.zeros_like(p) if g is None else g
         for (name, p), g in zip(parameters.items(), found, strict=True)
     }
+
+
+def no_second_derivative(reason: str) -> InputError:
+    return InputError(
+        f"order=2 needs second derivatives, which the model does not have ({reason}); use order=1"
+    )
+
+
+def _check_differentiable_twice(gradients: Gradients) -> None:
+    """Raise InputError if the network calls a function that is marked `once_differentiable`.
+
+    PyTorch would raise on the way back through such a function's gradient. But that node leads to
+    no weight, so that `autograd.grad` leaves it out, and the result lacks a term without a word.
+    """
+    nodes = [g.grad_fn for g in gradients.values() if g.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.name() == ONCE:
+            raise no_second_derivative("a function in it is marked once_differentiable")
+        before = {earlier for earlier, _ in node.next_functions if earlier is not None} - seen
+        seen |= before
+        nodes += before
 
 
 @contextlib.contextmanager
