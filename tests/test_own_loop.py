@@ -14,9 +14,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo import eval_frame
 from torch.utils.checkpoint import checkpoint
 
 import mlnt
+from mlnt.meta.wrapped import as_written
 
 CLASSES = 3
 
@@ -409,6 +411,34 @@ def test_compiled_part_of_a_model_and_compiled_function(order: int) -> None:
     for parameter, expected in zip(compiled.parameters(), usual.parameters(), strict=True):
         assert torch.equal(parameter, expected)
     F.cross_entropy(compiled(inputs), labels).backward()  # compiled as before
+
+
+def test_threads_that_train_at_once_leave_pytorchs_shortcuts_as_they_were() -> None:
+    model = torch.compile(net(), backend="eager")
+    model(batch()[0])
+    one, other = as_written(), as_written()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert not torch.backends.mha.get_fastpath_enabled(), "the other is at work"
+    assert eval_frame._stance.stance == "force_eager"
+    other.__exit__(None, None, None)
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert eval_frame._stance.stance == "default"
+
+
+def test_meta_update_within_a_compiled_function_is_told() -> None:
+    tolerance, (inputs, labels) = tolerance_of(net()), batch()
+
+    def step(inputs: Tensor) -> Tensor:
+        return meta_update(2 * inputs, labels)
+
+    meta_update = tolerance.meta_update
+    with pytest.raises(mlnt.InputError, match="within a function that torch"):
+        torch.compile(step, backend="eager")(inputs)
+    assert torch.backends.mha.get_fastpath_enabled()
+    meta_update = torch.compiler.disable(tolerance.meta_update)
+    assert torch.compile(step, backend="eager")(inputs).isfinite()
 
 
 def test_rates_by_the_names_of_a_wrapped_model() -> None:
