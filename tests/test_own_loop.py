@@ -18,6 +18,7 @@ from torch._dynamo import eval_frame
 from torch.utils.checkpoint import checkpoint
 
 import mlnt
+from mlnt.meta.tolerance import zero_unless_finite
 from mlnt.meta.wrapped import as_written
 
 CLASSES = 3
@@ -136,6 +137,34 @@ def test_a_batch_that_overflows_in_float16_moves_nothing(form: str) -> None:
         assert getattr(tolerance, form)(inputs, labels).isfinite()
     moved = model[0].bias.grad if form == "add_meta_gradient" else model[0].bias - before[0].bias
     assert moved.any()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("form", ["meta_update", "add_meta_gradient"])
+def test_a_batch_with_a_number_that_is_none_moves_nothing(
+    form: str, dtype: torch.dtype, bad: float
+) -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES)).to(dtype)
+    tolerance, before = tolerance_of(model), copy.deepcopy(model)
+    inputs, labels = batch()
+    inputs[3, 2] = bad
+    getattr(tolerance, form)(inputs.to(dtype), labels)
+    assert_same(model, before)
+    assert not any(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_gradients_of_which_one_number_is_none_are_zero() -> None:
+    def around(*values: float) -> dict[str, Tensor]:
+        return {"a": torch.ones(0), "b": torch.tensor(values), "c": torch.ones(2, 3)}
+
+    fine = around(3e38, -3e38)  # of which the squares are infinite
+    found = zero_unless_finite(fine)
+    assert all(torch.equal(found[name], gradient) for name, gradient in fine.items())
+    for value in ("nan", "inf", "-inf"):
+        found = zero_unless_finite(around(float(value), 1.0))
+        assert list(found) == ["a", "b", "c"]
+        assert not any(gradient.any() for gradient in found.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

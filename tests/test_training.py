@@ -621,3 +621,18 @@ def test_a_loss_that_is_not_finite_stops_with_the_facts(tmp_path: Path) -> None:
     saved = RunFolder(tmp_path / "run").checkpoints.load("0-cross_entropy")
     assert saved is not None
     assert torch.isfinite(saved["steps"]["models"]["student"]["head.weight"]).all()
+
+
+def test_a_meta_update_that_was_left_out_ends_a_run_too() -> None:
+    class Fragile(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 3)
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += self.training
+            return self.head(x) * (float("inf") if self.calls > 40 else 1.0)
+
+    with pytest.raises(mlnt.TrainingError, match="meta_loss became nan in step 11"):
+        mlnt.train(blobs(), model=Fragile, **quick(batch_size=32, iterations=1))
