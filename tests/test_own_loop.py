@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo import eval_frame
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 import mlnt
@@ -565,6 +567,60 @@ def test_other_mistakes_are_told() -> None:
         tolerance.meta_update(inputs, labels)
     with pytest.raises(mlnt.InputError, match=r"NoiseTolerance\.state_dict\(\) gave, it has \['f"):
         tolerance.load_state_dict(tolerance.teacher.state_dict())
+
+
+class Keeps(nn.Module):
+    """What it computed last, in several places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, CLASSES)
+        self.kept: dict = {}
+        self.kept["itself"] = self.kept
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.hidden = self.first(inputs).tanh()
+        self.kept["all"] = [(self.hidden, self.hidden.square()), "text"]
+        return self.last(self.hidden)
+
+
+def pruned() -> nn.Module:
+    model = net()
+    prune.l1_unstructured(model.last, "weight", amount=0.5)
+    return model
+
+
+def weight_normed() -> nn.Module:
+    model = net()
+    model.last = nn.utils.weight_norm(model.last)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("make", [Keeps, pruned, weight_normed])
+def test_models_that_keep_what_they_computed(make: Callable) -> None:
+    torch.manual_seed(0)
+    model, inputs = make(), batch()[0]
+    model(inputs)
+    tolerance = tolerance_of(model)
+    assert_same(tolerance.teacher, model)
+    kept, copied = (getattr(m.last, "weight", None) for m in (model, tolerance.teacher))
+    assert torch.equal(kept, copied)
+    assert not copied.requires_grad
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(tolerance, optimizer, range(3))
+    with torch.no_grad():
+        assert not torch.equal(tolerance.teacher.eval()(inputs), model.eval()(inputs))
+    zeros = [(m.last.weight == 0).sum() for m in (model, tolerance.teacher)]
+    assert zeros == ([12, 12] if make is pruned else [0, 0])
+
+
+def test_a_model_that_cannot_be_copied_is_told() -> None:
+    model = net()
+    model.lock = threading.Lock()
+    message = r"cannot be copied \(Net: cannot pickle '_thread.lock' object\); give one that"
+    with pytest.raises(mlnt.InputError, match=message):
+        mlnt.NoiseTolerance(model)
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")

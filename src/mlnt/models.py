@@ -270,12 +270,40 @@ def new_of(own: OwnModel) -> nn.Module:
 
 
 def copy_model(model: nn.Module) -> nn.Module:
-    """A deep copy; recurrent weights are made one block of memory again, as cuDNN wants them."""
-    copied = copy.deepcopy(model)
+    """A deep copy; recurrent weights are made one block of memory again, as cuDNN wants them.
+
+    Activations that it keeps from a pass, and weights that its hooks make of others (pruning,
+    weight norm), are copied without the graph behind them, with which PyTorch copies none.
+    """
+    try:
+        copied = copy.deepcopy(model, computed_values(model))
+    except Exception as error:  # any object among a stranger's attributes may refuse
+        reason = first_line(error)
+        raise InputError(
+            f"the model cannot be copied ({type(model).__name__}: {reason}); give one that "
+            "copy.deepcopy takes"
+        ) from None
     for module in copied.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
     return copied
+
+
+def computed_values(model: nn.Module) -> dict[int, Tensor]:
+    """Of the tensors with a graph among its modules' attributes, by id, what stands for them in a
+    copy: the memo of `copy.deepcopy`."""
+    found: dict[int, Tensor] = {}
+    seen: set[int] = set()
+    values: list[Any] = [vars(module) for module in model.modules()]
+    while values:
+        value = values.pop()
+        if isinstance(value, Tensor):
+            if value.grad_fn is not None:
+                found[id(value)] = value.detach().clone()
+        elif isinstance(value, dict | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            values += value.values() if isinstance(value, dict) else value
+    return found
 
 
 @torch.no_grad()

@@ -8,7 +8,6 @@ More of them stand in a grid: those of a column have the same sets and divide th
 Axes: M sets, B batch, C classes.
 """
 
-import copy
 import logging
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from mlnt.meta.folded import Target
 from mlnt.meta.gradient import gradient_by_engine
 from mlnt.meta.passes import class_gradient, logits_of
 from mlnt.meta.plain import Gradients
+from mlnt.models import copy_model
 
 log = logging.getLogger("mlnt")
 
@@ -96,13 +96,13 @@ def division_for(world: World, model: nn.Module, inputs: Any) -> World:
     """
     if world.size == 1:
         return world
-    trial = copy.deepcopy(model).train()
+    trial = copy_model(model).train()
     _fill_zeros_(trial)
     rows = world.divide(len(inputs[0]) if isinstance(inputs, tuple) else len(inputs))
     devices = [inputs.device] if isinstance(inputs, Tensor) and inputs.is_cuda else []
     with torch.random.fork_rng(devices=devices):
         before = torch.get_rng_state()
-        whole_BC = logits_of(copy.deepcopy(trial), inputs).float()
+        whole_BC = logits_of(copy_model(trial), inputs).float()
         draws = not torch.equal(before, torch.get_rng_state())
         torch.set_rng_state(before)
         divided_BC = logits_of(trial, inputs, rows).float()

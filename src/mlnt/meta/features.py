@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from mlnt.errors import InputError
+from mlnt.models import computed_values
 
 
 def as_arguments(inputs: Any) -> Any:
@@ -64,7 +65,7 @@ def split_at_features(model: nn.Module, inputs: Any) -> tuple[nn.Module, nn.Line
     if not isinstance(last, nn.Linear):
         raise InputError("weights='self' needs a network that ends with a linear layer")
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    encoder = copy.deepcopy(model, shared)
+    encoder = copy.deepcopy(model, computed_values(model) | shared)
     parent, _, name = last_call.path.rpartition(".")
     setattr(encoder.get_submodule(parent), name, nn.Identity())
     if not _is_both(encoder, last, inputs, logits_BC):
