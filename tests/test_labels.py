@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 from scipy.stats import chisquare
 from torch import Tensor
 
@@ -193,7 +194,13 @@ def test_arrays_and_lists_are_taken_as_tensors_are() -> None:
         ({"rho": None}, "rho must be one number .* got None"),
         ({"rho": 50}, r"rho must lie in \[0, 1\], got 50; did you mean 0.5"),
         ({"features": torch.zeros(3, 2)}, "3 rows of features for 8 labels"),
-        ({"labels": torch.zeros(8, 2)}, "one axis"),
+        ({"labels": torch.zeros(8, 2)}, r"one axis, got shape \(8, 2\); of one-hot ones give lab"),
+        ({"labels": torch.zeros(8, 1)}, r"one axis, got shape \(8, 1\); give labels.flatten"),
+        ({"labels": torch.zeros(())}, r"one axis, got shape \(\)$"),
+        ({"labels": torch.tensor([-100] + 7 * [1])}, "from 0 on, got -100; leave samples without"),
+        ({"sets": True}, "at least 1, got True"),
+        ({"features": csr_matrix(np.eye(8))}, r"must be dense, got csr_matrix; give .toarray\(\)"),
+        ({"features": torch.eye(8).to_sparse()}, r"must be dense, got Tensor; give .to_dense\(\)"),
         ({"sets": 0}, "at least 1"),
         ({"sets": 2.5}, "whole numbers and at least 1, got 2.5"),
         ({"neighbours": "3"}, "whole numbers and at least 1, got 10 and '3'"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -375,8 +376,8 @@ def test_a_teacher_that_could_not_be_renewed_is_as_it_was() -> None:
     expected = copy.deepcopy(tolerance.teacher)
     with pytest.raises(mlnt.InputError, match="no batches"):
         tolerance.renew_teacher([])
-    with pytest.raises(TypeError):
-        tolerance.renew_teacher([inputs + 1, [inputs, labels]])  # with labels
+    with pytest.raises(mlnt.InputError, match=r"without labels; it does not take 2 parts \(too"):
+        tolerance.renew_teacher([inputs + 1, [inputs, labels]])
     tolerance.student.eval()
     with pytest.raises(mlnt.InputError, match="evaluation mode"):
         tolerance.renew_teacher([inputs + 1])
@@ -567,6 +568,64 @@ def test_other_mistakes_are_told() -> None:
         tolerance.meta_update(inputs, labels)
     with pytest.raises(mlnt.InputError, match=r"NoiseTolerance\.state_dict\(\) gave, it has \['f"):
         tolerance.load_state_dict(tolerance.teacher.state_dict())
+    with pytest.raises(
+        mlnt.InputError, match=r"NoiseTolerance\.state_dict\(\) gave, it has \['teach"
+    ):
+        tolerance.load_state_dict({"teacher": net().state_dict()})
+    for arrays in (inputs.numpy(), [inputs.numpy(), labels.numpy()]):
+        with pytest.raises(mlnt.InputError, match="inputs must be tensors, got a NumPy array"):
+            tolerance.meta_update(arrays, labels)
+    with pytest.raises(mlnt.InputError, match=r"got -100 to -?\d+; leave samples without a label"):
+        mlnt.meta_gradient(model, inputs, labels[None] - 100, torch.full((16, 3), 1 / 3), 0.3)
+    labels[3] = 255
+    with pytest.raises(mlnt.InputError, match=r"in \[0, 2\], got \d to 255; leave samples without"):
+        tolerance.meta_update(inputs, labels)
+
+
+def test_one_logit_for_two_classes_is_told() -> None:
+    with pytest.raises(mlnt.InputError, match="gives one logit a sample; for two classes it must"):
+        tolerance_of(nn.Linear(5, 1)).meta_update(batch()[0], torch.ones(16, dtype=torch.long))
+
+
+@dataclass
+class Output:
+    logits: Tensor
+
+
+@pytest.mark.parametrize(
+    ("output", "hint"),
+    [
+        (lambda x: Output(x), r"gave Output; give its .* forward returns model\(x\)\.logits$"),
+        (lambda x: {"loss": x.sum(), "logits": x}, r"gave dict; .* model\(x\)\['logits'\]$"),
+        (lambda x: {"loss": x.sum(), "out": x}, r"gave dict; .* model\(x\)\['out'\]$"),
+        (lambda x: (x.sum(), x), r"gave tuple; .* model\(x\)\[1\]$"),
+        (lambda x: x.sum(), r"gave \(\)$"),
+        (lambda x: [x.sum()], "gave list$"),
+    ],
+)
+def test_outputs_that_are_no_logits(output: Callable, hint: str) -> None:
+    class Says(nn.Linear):
+        def forward(self, inputs: Tensor) -> object:
+            return output(super().forward(inputs))
+
+    with pytest.raises(mlnt.InputError, match=rf"must give logits \[B, C\], it {hint}"):
+        tolerance_of(Says(5, CLASSES)).meta_update(*batch())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_probabilities_for_logits_are_told_once(
+    dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs, labels = batch()
+    for model, expected in ((nn.Sequential(net(), nn.Softmax(dim=1)), 1), (net(), 0)):
+        caplog.clear()
+        tolerance = tolerance_of(model.to(dtype))
+        for _ in range(2):
+            tolerance.meta_update(inputs.to(dtype), labels)
+        assert [r.getMessage() for r in caplog.records] == expected * [
+            "Sequential gives probabilities, where logits are expected; leave out the softmax at "
+            "its end"
+        ]
 
 
 class Keeps(nn.Module):

@@ -13,6 +13,11 @@ from mlnt.errors import InputError
 
 def as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
     """A tensor, without its gradient; of an array, a list or a Series by position, a copy."""
+    if hasattr(values, "toarray") or getattr(values, "layout", torch.strided) != torch.strided:
+        dense = "to_dense" if isinstance(values, Tensor) else "toarray"
+        raise InputError(
+            f"{name} must be dense, got {type(values).__name__}; give .{dense}() of it"
+        )
     if isinstance(values, Tensor):
         return values.detach()
     try:
@@ -34,7 +39,7 @@ def in_one_line(value: Any) -> str:
 def is_count(value: Any) -> bool:
     """Whether it is a whole number from 1 on: an int, or a scalar of NumPy or torch."""
     try:
-        return operator.index(value) >= 1
+        return not isinstance(value, bool) and operator.index(value) >= 1
     except TypeError:
         return False
 

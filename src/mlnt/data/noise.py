@@ -256,7 +256,7 @@ def _targets(mapping: Any) -> dict[int, int]:
 
 
 def _checked(labels: Any, classes: int | None = None) -> Tensor:
-    if classes is not None and (isinstance(classes, bool) or not is_count(classes)):
+    if classes is not None and not is_count(classes):
         raise InputError(f"classes must be a whole number from 1 on, got {classes!r}")
     labels_N = as_tensor(labels, "labels", CLASS_NUMBERS).cpu()
     if labels_N.shape == (0,):  # of no type that would tell anything

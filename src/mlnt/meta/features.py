@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -21,6 +22,14 @@ def as_arguments(inputs: Any) -> Any:
             "inputs must be a tensor or a tuple of the model's arguments, got a mapping; a module "
             "around the model that takes its values and gives logits will do"
         )
+    parts = inputs if isinstance(inputs, list | tuple) else [inputs]
+    if any(isinstance(x, np.ndarray) for x in parts) and not any(
+        isinstance(x, Tensor) for x in parts
+    ):
+        raise InputError(
+            "inputs must be tensors, got a NumPy array; torch.as_tensor(inputs, dtype=..., "
+            "device=...) makes one as the model takes it"
+        )
     return tuple(inputs) if isinstance(inputs, list) else inputs
 
 
@@ -29,8 +38,22 @@ def forward(model: nn.Module, inputs: Any) -> Tensor:
     logits_BC = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
     if not isinstance(logits_BC, Tensor) or logits_BC.ndim != 2:
         got = tuple(logits_BC.shape) if isinstance(logits_BC, Tensor) else type(logits_BC).__name__
-        raise InputError(f"the model must give logits [B, C], it gave {got}")
+        raise InputError(f"the model must give logits [B, C], it gave {got}{_wrapping(logits_BC)}")
     return logits_BC
+
+
+def _wrapping(output: Any) -> str:
+    """How logits [B, C] come out of it, if it holds some."""
+    parts = enumerate(output) if isinstance(output, list | tuple) else ()
+    named = output.items() if isinstance(output, Mapping) else parts
+    fitting = [key for key, part in named if isinstance(part, Tensor) and part.ndim == 2]
+    if hasattr(output, "logits"):
+        which = ".logits"
+    elif fitting:
+        which = f"[{'logits' if 'logits' in fitting else fitting[0]!r}]"
+    else:
+        return ""
+    return f"; give its logits: wrap it in a module whose forward returns model(x){which}"
 
 
 @torch.no_grad()

@@ -15,11 +15,13 @@ from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.meta.choice import ENGINES, choose_engine
 from mlnt.meta.features import as_arguments
 from mlnt.meta.folded import Target
-from mlnt.meta.plain import CONSISTENCIES, Gradients, no_second_derivative
+from mlnt.meta.labels import LEAVE_OUT
+from mlnt.meta.plain import CONSISTENCIES, Gradients, check_classes, no_second_derivative
 from mlnt.meta.wrapped import as_written, unwrapped
 from mlnt.values import check_setting
 
 SUM_TOLERANCE, ROUNDING = 0.02, 1e-6  # of probabilities: in half precision, of differences
+IGNORED = 255  # as a label, in some data sets, of what has none
 NO_SECOND_DERIVATIVE = ("derivative for", "double backward")  # how PyTorch says so
 
 
@@ -147,11 +149,13 @@ def _check_shapes(synthetic: Tensor, target: Tensor) -> None:
     if synthetic.dtype != torch.long:
         raise InputError(f"synthetic must hold class numbers (torch.long), got {synthetic.dtype}")
     classes = target.shape[1]
+    check_classes(classes)
     # Only where looking costs no wait for a GPU.
     if synthetic.device.type == "cpu" and synthetic.numel():
         low, high = int(synthetic.min()), int(synthetic.max())
         if low < 0 or high >= classes:
-            raise InputError(f"labels must lie in [0, {classes - 1}], got {low} to {high}")
+            hint = f"; {LEAVE_OUT}" if low < 0 or high == IGNORED else ""
+            raise InputError(f"labels must lie in [0, {classes - 1}], got {low} to {high}{hint}")
 
 
 def _check_probabilities(target_BC: Tensor) -> None:

@@ -17,6 +17,7 @@ from mlnt.errors import InputError, check_share
 # B²D, the differences that take a few milliseconds. Up to here, as in the paper's batches, nothing
 # is to be gained, and a training goes on to the bit as it always did.
 FEW = 2**24
+LEAVE_OUT = "leave samples without a label out of the batch"
 LEAST, MOST = 1e-12, 1e15  # of features, whose squares float32 has room for
 
 
@@ -109,7 +110,9 @@ def synthetic_labels(
 
 def _check(labels_B: Tensor, features: Tensor, sets: int, rho: float, neighbours: int) -> None:
     if labels_B.ndim != 1:
-        raise InputError(f"labels must have one axis, got shape {tuple(labels_B.shape)}")
+        raise InputError(
+            f"labels must have one axis, got shape {tuple(labels_B.shape)}{_one_axis(labels_B)}"
+        )
     if features.ndim < 2:
         raise InputError(f"features must be [B, D], got shape {tuple(features.shape)}")
     if labels_B.is_floating_point():
@@ -120,6 +123,10 @@ def _check(labels_B: Tensor, features: Tensor, sets: int, rho: float, neighbours
             f"features for {len(labels_B)} labels"
         )
     # Only where looking costs no wait for a GPU.
+    if labels_B.device.type == "cpu" and len(labels_B) and int(labels_B.min()) < 0:
+        raise InputError(
+            f"labels must be class numbers from 0 on, got {int(labels_B.min())}; {LEAVE_OUT}"
+        )
     if features.device.type == "cpu" and not features.isfinite().all():
         raise InputError("features must be finite: of NaN or infinity nobody is a neighbour")
     check_share("rho", rho)
@@ -128,3 +135,10 @@ def _check(labels_B: Tensor, features: Tensor, sets: int, rho: float, neighbours
             f"sets and neighbours must be whole numbers and at least 1, got {sets!r} and "
             f"{neighbours!r}"
         )
+
+
+def _one_axis(labels: Tensor) -> str:
+    """What to do about labels of another shape."""
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return "; of one-hot ones give labels.argmax(1); several labels a sample are not taken"
+    return "; give labels.flatten()" if labels.ndim == 2 else ""

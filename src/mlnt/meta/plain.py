@@ -107,7 +107,16 @@ def plain_meta_gradient(
     return total_loss, total
 
 
+def check_classes(classes: int) -> None:
+    if classes == 1:
+        raise InputError(
+            "the model gives one logit a sample; for two classes it must give two: nn.Linear(D, 2) "
+            "at its end, and F.cross_entropy as the class loss"
+        )
+
+
 def check_target(logits_shape: tuple[int, ...], target_BC: Tensor) -> None:
+    check_classes(logits_shape[1])
     if target_BC.shape != logits_shape:
         raise InputError(
             f"target must be [B, C] as the model's logits are, {tuple(logits_shape)}, got "

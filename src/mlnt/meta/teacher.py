@@ -3,6 +3,8 @@
 Axes: B batch, C classes.
 """
 
+import logging
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +19,10 @@ from mlnt.errors import InputError
 from mlnt.meta.features import evaluating, forward
 from mlnt.meta.passes import logits_of
 from mlnt.models import copy_model
+
+ROUNDING = 0.02  # of a sum of probabilities, in bfloat16
+log = logging.getLogger("mlnt")
+_looked_at: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
 def make_teacher(student: nn.Module) -> nn.Module:
@@ -259,5 +265,21 @@ def mixed_target(
 
 def probabilities(model: nn.Module, inputs: Any, rows: Rows = WHOLE) -> Tensor:
     logits_BC = logits_of(model, inputs, rows)
+    _warn_of_probabilities(model, logits_BC)
     weight = next(model.parameters(), logits_BC)  # a mentor need not own what it asks
     return logits_BC.to(weight.dtype).softmax(dim=1)
+
+
+def _warn_of_probabilities(model: nn.Module, logits_BC: Tensor) -> None:
+    """Once, on what it says first: later steps wait for no GPU. Taken as logits, probabilities
+    make a target that is nearly the same for all classes."""
+    recording = logits_BC.is_cuda and torch.cuda.is_current_stream_capturing()
+    if model in _looked_at or recording or not len(logits_BC):
+        return
+    _looked_at.add(model)
+    off_B = (logits_BC.float().sum(dim=1) - 1).abs()
+    if bool((logits_BC >= 0).all() & (off_B <= ROUNDING).all()):
+        log.warning(
+            "%s gives probabilities, where logits are expected; leave out the softmax at its end",
+            type(model).__name__,
+        )

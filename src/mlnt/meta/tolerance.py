@@ -1,5 +1,6 @@
 """`NoiseTolerance`: MLNT for one's own training loop."""
 
+import inspect
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -267,7 +268,9 @@ class NoiseTolerance:
                 "call model.train() before, and freeze again what is to be"
             )
         follow_(self.teacher, self.student, self.wide)
-        renew_statistics(self.teacher, self.student, (as_arguments(inputs) for inputs in batches))
+        renew_statistics(
+            self.teacher, self.student, (_alone(self.teacher, inputs) for inputs in batches)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model and its optimizer."""
@@ -279,15 +282,15 @@ class NoiseTolerance:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if "teacher" not in state:
+        if not {"teacher", "has_answered"} <= state.keys():
             keys = in_one_line(list(state))
             raise InputError(f"state must be what NoiseTolerance.state_dict() gave, it has {keys}")
         self.teacher.load_state_dict(state["teacher"])
         # Older ones have none: the means go on from the teacher's weights.
         self.wide = {name: mean.clone() for name, mean in state.get("wide", {}).items()}
         self._has_answered = state["has_answered"]
-        if self.generator is not None and state["generator"] is not None:
-            self.generator.set_state(state["generator"].cpu())
+        if self.generator is not None and (numbers := state.get("generator")) is not None:
+            self.generator.set_state(numbers.cpu())
 
 
 def _learns_with(mentor: nn.Module, student: nn.Module) -> bool:
@@ -324,6 +327,20 @@ def _rates(eta: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> dict[str
         hint = did_you_mean(unknown[0], list(parameters))
         raise InputError(f"eta: the model has no parameter {unknown[0]!r}{hint}")
     return rates
+
+
+def _alone(model: nn.Module, batch: Any) -> Any:
+    """The model's arguments, among which there may be no labels."""
+    inputs = as_arguments(batch)
+    if isinstance(inputs, tuple):
+        try:
+            inspect.signature(model.forward).bind(*inputs)
+        except TypeError as error:
+            raise InputError(
+                f"batches must hold what the model takes, without labels; it does not take "
+                f"{len(inputs)} parts ({error}): give (x for x, y in loader)"
+            ) from None
+    return inputs
 
 
 def _own_features(teacher: nn.Module, inputs: Any) -> Tensor:
