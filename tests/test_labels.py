@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.stats import chisquare
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 import mlnt
 from mlnt.meta import labels as of_labels
@@ -89,6 +90,36 @@ def test_large_batches_have_the_neighbours_that_differences_find() -> None:
     assert len(features_BD) * features_BD.numel() > of_labels.FEW
     expected_BK = of_labels._nearest_by_differences(features_BD.double(), 10).sort(dim=1).values
     assert torch.equal(nearest_others(features_BD, 10).sort(dim=1).values, expected_BK)
+
+
+@given(batch=st.integers(2, 40), pairs=st.integers(1, 2000), seed=st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_neighbours_are_the_same_searched_in_parts(batch: int, pairs: int, seed: int) -> None:
+    features_BD = torch.randn(batch, 3, generator=torch.Generator().manual_seed(seed))
+    for few in (0, 2**24):  # by products, by differences
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(of_labels, "FEW", few)
+            expected_BK = nearest_others(features_BD, 5)
+            patch.setattr(of_labels, "MOST_PAIRS", pairs)
+            assert torch.equal(nearest_others(features_BD, 5), expected_BK)
+
+
+@pytest.mark.parametrize("search", ["_nearest_by_products", "_nearest_by_differences"])
+def test_distances_of_large_batches_are_not_kept_all_at_once(
+    search: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_labels, "MOST_PAIRS", 2**12)
+    features_BD = torch.randn(300, 3)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        getattr(of_labels, search)(features_BD, 10)
+    largest = max(event.cpu_memory_usage for event in seen.events())
+    assert largest < 8 * 300 * 300 / 2
+
+
+def test_four_thousand_samples_are_one_part() -> None:
+    """So that their neighbours are to the bit those of a search that knows no parts."""
+    assert len(list(of_labels._in_parts(torch.zeros(4096, 1)))) == 1
+    assert len(list(of_labels._in_parts(torch.zeros(20_000, 1)))) == 24
 
 
 @given(

@@ -1,10 +1,10 @@
 """Synthetic labels: random neighbour label transfer within a batch.
 
-Axes: M sets, B batch, K neighbours, D features.
+Axes: M sets, B batch, R some rows of it, K neighbours, D features.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from mlnt.errors import InputError, check_share
 # B²D, the differences that take a few milliseconds. Up to here, as in the paper's batches, nothing
 # is to be gained, and a training goes on to the bit as it always did.
 FEW = 2**24
+MOST_PAIRS = 2**24  # of samples, whose distances are kept at a time: 128 MiB of float64
 LEAVE_OUT = "leave samples without a label out of the batch"
 LEAST, MOST = 1e-12, 1e15  # of features, whose squares float32 has room for
 
@@ -41,12 +42,15 @@ def nearest_others(features_BD: Tensor, neighbours: int) -> Tensor:
 
 def _nearest_by_differences(features_BD: Tensor, count: int) -> Tensor:
     """Of every pair: in float32 the order of close neighbours is lost by inner products."""
-    distances_BB = torch.cdist(
-        features_BD, features_BD, compute_mode="donot_use_mm_for_euclid_dist"
-    )
-    distances_BB.clamp_(max=torch.finfo(distances_BB.dtype).max)  # infinite to itself alone
-    distances_BB.fill_diagonal_(math.inf)
-    return distances_BB.topk(count, largest=False).indices
+    found_BK = []
+    for begin, some_RD in _in_parts(features_BD):
+        distances_RB = torch.cdist(
+            some_RD, features_BD, compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        distances_RB.clamp_(max=torch.finfo(distances_RB.dtype).max)  # infinite to itself alone
+        distances_RB.diagonal(begin).fill_(math.inf)
+        found_BK.append(distances_RB.topk(count, largest=False).indices)
+    return torch.cat(found_BK)
 
 
 def _nearest_by_products(features_BD: Tensor, count: int) -> Tensor | None:
@@ -58,12 +62,24 @@ def _nearest_by_products(features_BD: Tensor, count: int) -> Tensor | None:
     centred_BD = features_BD.double()
     centred_BD = centred_BD - centred_BD.mean(dim=0)
     squares_B = centred_BD.square().sum(dim=1)
-    distances_BB = torch.addmm(
-        squares_B[:, None] + squares_B, centred_BD, centred_BD.T, alpha=-2
-    ).fill_diagonal_(math.inf)
-    nearest_BK, found_BK = distances_BB.topk(count, largest=False)
     rounding = 4 * features_BD.shape[1] * torch.finfo(torch.float64).eps * squares_B.max()
-    return found_BK if rounding <= 1e-6 * nearest_BK[:, -1].min() else None
+    found_BK = []
+    for begin, some_RD in _in_parts(centred_BD):
+        squares_R1 = squares_B[begin : begin + len(some_RD), None]
+        distances_RB = torch.addmm(squares_R1 + squares_B, some_RD, centred_BD.T, alpha=-2)
+        distances_RB.diagonal(begin).fill_(math.inf)
+        nearest_RK, found_RK = distances_RB.topk(count, largest=False)
+        if not rounding <= 1e-6 * nearest_RK[:, -1].min():
+            return None
+        found_BK.append(found_RK)
+    return torch.cat(found_BK)
+
+
+def _in_parts(features_BD: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """(where it begins, some of the rows), of which all distances to all have room."""
+    rows = max(1, MOST_PAIRS // len(features_BD))
+    for begin in range(0, len(features_BD), rows):
+        yield begin, features_BD[begin : begin + rows]
 
 
 def _within_range(features_BD: Tensor) -> Tensor:
