@@ -226,6 +226,25 @@ def test_means_in_few_bits_go_on_from_weights_that_somebody_set() -> None:
     assert (tolerance.teacher.weight == 1).all()
 
 
+def test_gradients_accumulated_over_parts_of_a_batch() -> None:
+    """As docs/own-loop.md says: one summed step, all of it taken at the same weights."""
+    model, parts, rate = net().double(), [batch(seed) for seed in range(3)], 4.0
+    tolerance = tolerance_of(model)
+    twin = tolerance_of(copy.deepcopy(model))
+    expected = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for inputs, labels in parts:
+        inputs = inputs.double()
+        F.cross_entropy(model(inputs), labels).div(len(parts)).backward()
+        tolerance.add_meta_gradient(inputs, labels, weight=rate / len(parts))
+        loss = F.cross_entropy(twin.student(inputs), labels)
+        by_class = torch.autograd.grad(loss, list(twin.student.parameters()))
+        by_meta = twin.meta_gradient(inputs, labels)[1]
+        for (name, total), gradient in zip(expected.items(), by_class, strict=True):
+            total.add_((gradient + rate * by_meta[name]) / len(parts))
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name])
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_teacher_follows_a_model_that_is_cast(dtype: torch.dtype) -> None:
     model = net()
