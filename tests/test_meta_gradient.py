@@ -291,6 +291,28 @@ def test_second_order_of_a_layer_without_second_derivative() -> None:
         mlnt.meta_gradient(*arguments, order=2)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_that_shorten_their_weights_in_place(kind: type, frozen: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(kind(9, 5, max_norm=1.0), nn.Flatten(), nn.Linear(5, CLASSES)).double()
+    model[0].weight.requires_grad_(not frozen)
+    words = torch.arange(9)[:, None]
+    arguments = (torch.zeros(2, 9, dtype=torch.long), torch.full((9, CLASSES), 1 / CLASSES), ALPHA)
+    before = copy.deepcopy(model)
+    loss, gradients = mlnt.meta_gradient(model, words, *arguments)
+    for parameter, expected in zip(model.parameters(), before.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
+    model(words)
+    assert not torch.equal(model[0].weight, before[0].weight), "a pass of its own does"
+    short = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(5, CLASSES)).double()
+    short.load_state_dict(model.state_dict())
+    short[0].weight.requires_grad_(not frozen)
+    if frozen:
+        assert loss == mlnt.meta_gradient(short, words, *arguments)[0]
+    assert all(gradient.any() for gradient in gradients.values())
+
+
 class Exp(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x: Tensor) -> Tensor:

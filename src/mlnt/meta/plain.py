@@ -129,9 +129,21 @@ def given(model: nn.Module, parameters: dict[str, Tensor], work: Callable[[], Re
     to those stays in here. Backward passes belong in here too, for they may run the model again
     (activation checkpointing)."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    for name, weight in _shortened_in_place(model).items():
+        parameters = {**parameters, name: parameters.get(name, weight).clone()}
     tensors = {f"model.{name}": tensor for name, tensor in (parameters | buffers).items()}
     result: Result = functional_call(_At(model), tensors, (work,))
     return result
+
+
+def _shortened_in_place(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Weights that a forward pass changes: of embeddings with a `max_norm`."""
+    changed = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+    }
+    return {name: p for name, p in model.named_parameters() if id(p) in changed} if changed else {}
 
 
 class _At(nn.Module):
