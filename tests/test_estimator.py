@@ -141,6 +141,18 @@ class TestLabels:
         np.testing.assert_array_equal(found.classes_[best], found.predict(rows))
         assert found.score(rows, labels) > 0.8
 
+    def test_logarithms_of_probabilities(
+        self, irises: tuple, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = quick().fit(*irises)
+        rows = irises[0]
+        np.testing.assert_array_equal(
+            np.exp(found.predict_log_proba(rows)).argmax(axis=1),
+            found.predict_proba(rows).argmax(axis=1),
+        )
+        monkeypatch.setattr(found, "predict_proba", lambda X: np.array([[1.0, 0.0]]))
+        assert found.predict_log_proba(rows).tolist() == [[0.0, -np.inf]]
+
 
 class TestFrames:
     def test_names_are_kept_and_compared(self, irises: tuple) -> None:

@@ -174,6 +174,11 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(note, stacklevel=2)
         return predict_probabilities(self.model_.to(self._device()), inputs).cpu().numpy()
 
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Their logarithms; −∞ of a probability that is none in float32."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each sample."""
         probabilities = self.predict_proba(X)
