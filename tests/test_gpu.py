@@ -14,6 +14,7 @@ from mlnt.bench.rows import Case, time_case
 from mlnt.device import is_shared
 from mlnt.meta.folded import folded_meta_gradient
 from mlnt.meta.plain import plain_meta_gradient
+from mlnt.meta.tolerance import zero_unless_finite
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,6 +51,25 @@ def test_gradient_on_the_gpu_is_that_on_the_cpu() -> None:
             for name, expected in cpu[1].items():
                 torch.testing.assert_close(gpu[1][name].cpu(), expected, rtol=1e-8, atol=1e-12)
         model.cpu()
+
+
+def test_a_batch_with_a_nan_in_it_moves_nothing_and_waits_for_nothing() -> None:
+    torch.manual_seed(0)
+    model = mlnt.models.SmallConv(3, 3).cuda()
+    tolerance = mlnt.NoiseTolerance(model, sets=2)
+    pixels, labels = (torch.from_numpy(part).cuda() for part in images(24, 8))
+    tolerance.meta_update(pixels, labels)
+    before = [p.clone() for p in model.parameters()]
+    pixels[3, 1, 2, 2] = float("nan")
+    gradients = tolerance.meta_gradient(pixels, labels)[1]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        zeros = zero_unless_finite(gradients)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert not any(gradient.any() for gradient in zeros.values())
+    assert tolerance.meta_update(pixels, labels).isnan()
+    assert all(torch.equal(p, was) for p, was in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("order", [1, 2])
