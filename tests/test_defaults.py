@@ -28,7 +28,8 @@ def rows(count: int, classes: int = 3) -> mlnt.Dataset:
 
 @pytest.mark.parametrize(
     ("samples", "batch_size", "epochs"),
-    # 90 % of the samples train, or all but 20; 8 steps at least; 40 epochs · √(1200 / samples), within 4 and 60.
+    # 90 % of the samples train, or all but 20; 8 steps at least; 40 epochs · √(1200 / samples),
+    # within 4 and 60.
     [(20, 2, 60), (100, 8, 60), (1334, 128, 40), (5000, 128, 21), (500_000, 128, 4)],
 )
 def test_batch_size_and_epochs_follow_from_the_samples(

@@ -94,7 +94,7 @@ class NoiseTolerance:
         self.generator = generator
         self.world: World = ALL_ALONE  # the processes that divide the work
         self._has_answered = False  # the teacher, whose statistics come of it
-        self.warns = True  # of answers that are all the same
+        self.watches = True  # what goes wrong in a loop; mlnt's own training looks itself
         self._updates = self._one_sided = 0  # meta updates; looks in a row that found it so
         for name in ("sets", "rho", "neighbours", "alpha", "order", "consistency", "engine"):
             setattr(self, name, checked(name, convert(name, getattr(self, name))))
@@ -147,7 +147,7 @@ class NoiseTolerance:
         float16 one that overflowed: such a step would make the weights NaN for good.
         """
         loss, gradients = self.meta_gradient(*arguments)
-        return loss, zero_unless_finite(gradients)
+        return loss, zero_unless_finite(gradients) if self.watches else gradients
 
     def _target_aside(self, inputs: Any, lam: float | Tensor, rows: Rows) -> Target:
         """The target; on a GPU computed beside the inner step, which does not need it yet."""
@@ -211,7 +211,7 @@ class NoiseTolerance:
         device = next(self.teacher.parameters()).device
         is_gpu = device.type == "cuda"
         is_recorded = is_gpu and torch.cuda.is_current_stream_capturing()
-        may_warn = self.warns and self._one_sided < LOOKS and not is_recorded
+        may_warn = self.watches and self._one_sided < LOOKS and not is_recorded
         if self._updates % LOOK_EVERY or not may_warn:
             return
         with evaluating(self.teacher), torch.random.fork_rng([device] if is_gpu else []):

@@ -37,7 +37,7 @@ class MLNT(Method):
             mentor=mentor,
             generator=generator,
         )
-        self.tolerance.warns = False  # rates are the settings'; curves and report show what came
+        self.tolerance.watches = False  # the trainer looks at losses, and rates are the settings'
         self.models = {"student": model, "teacher": self.tolerance.teacher}
 
     def join(self, world: World) -> None:
