@@ -16,8 +16,8 @@ import torch
 from mlnt import __version__
 from mlnt.config import make_settings
 from mlnt.gallery import GALLERY
-from mlnt.label_issues import LabelIssues, find_label_issues, rank_labels, write_label_issues
-from mlnt.noise_model import Judgement
+from mlnt.label_issues import LabelIssues, rank_labels, write_label_issues
+from mlnt.noise_model import Judgement, judge
 from mlnt.report import write_report
 from mlnt.runs import CONFIG, LABEL_ISSUES, METRICS, SUMMARY, RunFolder
 
@@ -38,7 +38,7 @@ def make_issues(count: int, classes: int, wrong: float = 0.4, seed: int = 0) -> 
     logits[np.arange(count), truth] += 6
     labels_N, probabilities_NC = torch.tensor(given), torch.tensor(logits).softmax(dim=1)
     if classes <= 100:
-        return find_label_issues(labels_N, probabilities_NC)
+        return rank_labels(labels_N, judge(labels_N, probabilities_NC))
     # The noise model takes its time with very many classes; a report does not ask how it came.
     wrong_N = 1 - probabilities_NC.gather(1, labels_N[:, None]).squeeze(1)
     share = float(wrong_N.mean())

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
 import mlnt
 from mlnt import noise_model
 from mlnt.noise_model import (
     anchors,
+    believed,
     doubt_is_noise,
     fit_transition,
     judge,
@@ -98,6 +99,20 @@ class TestParts:
             found = anchors(torch.stack([own, 1 - own], 1), labels_N)
             trust = count**2 / (count**2 + 5**2)
             assert float(found[0, 0]) == pytest.approx(trust * mean + 1 - trust)
+
+    def test_an_anchor_of_a_class_that_the_model_does_not_know_is_none(self) -> None:
+        # Of the best labels of class 2 it says 0.5 and 0.4 for class 0. Of as many labels that is
+        # enough; of a class with twice as many it takes 1.25 · 0.4 = 0.5, which 0.49 is not.
+        alike_CC = torch.tensor([[0.7, 0.3, 0], [0.3, 0.7, 0], [0.4, 0.1, 0.5]]).double()
+        rarer_CC = torch.tensor([[0.7, 0.3, 0], [0.3, 0.7, 0], [0.4, 0.11, 0.49]]).double()
+        even_N, uneven_N = torch.tensor([0, 1, 2] * 4), torch.tensor([0] * 4 + [1] * 4 + [2] * 2)
+        assert torch.equal(believed(alike_CC, even_N), alike_CC)
+        assert torch.equal(believed(rarer_CC, even_N), rarer_CC)
+        assert torch.equal(believed(rarer_CC, uneven_N)[:2], rarer_CC[:2])
+        assert believed(rarer_CC, uneven_N)[2].tolist() == [0, 0, 1]
+        # Nor is one of which it says another class, however many labels that has.
+        other_CC = torch.tensor([[0.4, 0.6, 0], [0, 1, 0], [0, 0, 1]]).double()
+        assert believed(other_CC, torch.tensor([0, 0, 1, 2]))[0].tolist() == [1, 0, 0]
 
     def test_what_was_learnt_by_heart(self) -> None:
         # It agrees with all four training labels and with one of the two held out.
@@ -285,6 +300,21 @@ class TestWhole:
         if lift > 1:
             assert found.noise_rate == pytest.approx(0.103, abs=0.03)
 
+    def test_labels_of_a_rare_class_that_a_weak_model_doubts_are_not_excused(self) -> None:
+        """One in ten is rare, and 40 % of the labels are any: most that say "rare" are wrong."""
+        generator = torch.Generator().manual_seed(0)
+        truth_N = (torch.rand(3000, generator=generator) < 0.1).long()
+        labels_N = mlnt.symmetric_noise(truth_N, 0.4, 2, generator)
+        seen_N = 1.2 * truth_N + torch.randn(3000, generator=generator).double()
+        true_N = torch.sigmoid(1.2 * seen_N - 0.5 * 1.2**2 + np.log(1 / 9))  # that it is rare
+        rare_N = 0.2 + 0.6 * true_N  # that it is called so
+        found = judge(labels_N, torch.stack([1 - rare_N, rare_N], 1))
+        wrong_N = labels_N != truth_N
+        by_label_N = torch.where(labels_N == 1, 1 - rare_N, rare_N)
+        best = average_precision_score(wrong_N, by_label_N)  # where noise asks for no class
+        assert average_precision_score(wrong_N, found.wrong) > best - 0.02
+        assert found.noise_rate == pytest.approx(float(wrong_N.double().mean()), abs=0.05)
+
     def test_clean_labels_raise_no_alarm(self) -> None:
         truth_N, _ = noisy(3000, 10, 0.0, seed=7)
         issues = mlnt.find_label_issues(truth_N, opinions(truth_N, 10, 8, sure=6.0))
@@ -444,7 +474,8 @@ def test_interval_reaches_what_held_out_labels_tell_of_a_network_that_learnt_by_
     said_N = torch.where(held_out_N, truth_N, labels_N)
     features_ND = F.one_hot(said_N, 3) + 0.1 * torch.randn(400, 3, generator=generator)
     probabilities_NC = 0.94 * F.one_hot(said_N, 3) + 0.02
-    found = mlnt.find_label_issues(labels_N, probabilities_NC, features_ND, held_out_N)
+    with pytest.warns(UserWarning, match="it is too sure"):  # of labels it was not trained on
+        found = mlnt.find_label_issues(labels_N, probabilities_NC, features_ND, held_out_N)
     of_held_out = float((labels_N != truth_N)[held_out_N].double().mean())
     assert found.noise_rate < 0.8 * of_held_out
     assert found.noise_interval[1] > of_held_out

@@ -6,8 +6,9 @@ Axes: N samples, C classes.
 import csv
 import itertools
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from mlnt.arguments import as_tensor, in_one_line
 from mlnt.errors import InputError
 from mlnt.files import open_text
-from mlnt.noise_model import Judgement, judge
+from mlnt.noise_model import FEWEST_TO_TELL, Judgement, judge
 from mlnt.texts import LONGEST_CELL, harmless
 
 COLUMNS = (
@@ -29,10 +30,14 @@ COLUMNS = (
 SUM_TOLERANCE = 0.02  # half precision, and files with two digits
 MOST_IN_SUMMARY = 100  # classes
 NEARLY_ALL = 0.9
+# Shares of the held-out labels. Where labels are wrong so often that nobody could agree with more
+# of them, a network that has learnt is not vague.
+LITTLE_AGREEMENT, VAGUE = 0.5, 0.17
+TOO_SURE = 0.15  # so much higher is what a model says of its guesses than they are right
 CLASS_NUMBERS = "class numbers, counted from 0 as the columns are"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LabelIssues:
     """One entry per sample that could be read, most suspicious first; then what is to be said of
     all of them."""
@@ -47,6 +52,32 @@ class LabelIssues:
     noise_rate: float  # share of wrong labels to be expected
     noise_interval: tuple[float, float]
     transition: Tensor  # [C, C] probability of each label (column) for a sample of a class (row)
+    doubt: str = ""  # why the estimate is not to be relied on, where `find_label_issues` knows
+
+    def __repr__(self) -> str:
+        low, high = self.noise_interval
+        return (
+            f"LabelIssues({len(self.score):,} labels of {len(self.transition):,} classes, "
+            f"{int(self.flagged.sum()):,} flagged, noise rate {self.noise_rate:.3f} "
+            f"({low:.3f} to {high:.3f}){', in doubt' if self.doubt else ''})"
+        )
+
+    def to_frame(self) -> Any:
+        """The columns of label_issues.csv that are known here, as a DataFrame of pandas: classes
+        by their numbers, without the samples and what a mentor kept."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError(f"to_frame needs pandas (pip install pandas): {error}") from None
+        columns = {
+            "index": self.positions,
+            "given": self.given,
+            "suggested": self.suggested,
+            "given_probability": self.given_probability,
+            "suggested_probability": self.suggested_probability,
+            "score": self.score,
+        }
+        return pandas.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
 
     @property
     def expected_errors(self) -> float:
@@ -85,7 +116,8 @@ def find_label_issues(
     held_out  [N] bool: labels that the model was not trained on; None: with features none of them,
               as nobody knows, without features all
 
-    See `mlnt.noise_model` for the probability.
+    See `mlnt.noise_model` for the probability. Warns where the model is weak or too sure, so that
+    the estimate may be far off: `doubt` of what is returned says why.
     """
     labels_N, probabilities_NC = _checked(labels, probabilities)
     features_ND = None if features is None else as_tensor(features, "features").cpu().float()
@@ -98,7 +130,37 @@ def find_label_issues(
         if values is not None and len(values) != len(labels_N):
             raise InputError(f"need {name} of {len(labels_N)} samples, got {len(values)}")
     described = () if features_ND is None else (features_ND,)
-    return rank_labels(labels_N, judge(labels_N, probabilities_NC, described, held_out_N))
+    issues = rank_labels(labels_N, judge(labels_N, probabilities_NC, described, held_out_N))
+    everything_N = torch.ones_like(labels_N).bool()
+    asked_N = everything_N if held_out_N is None else held_out_N
+    doubt = _doubt(labels_N[asked_N], probabilities_NC[asked_N], issues.noise_interval)
+    if doubt:
+        warnings.warn(doubt, stacklevel=2)
+    return replace(issues, doubt=doubt)
+
+
+def _doubt(labels_H: Tensor, probabilities_HC: Tensor, interval: tuple[float, float]) -> str:
+    """Of labels H that the model was not trained on: whether it says too little of them, or more
+    than it knows. Its errors then count as wrong labels."""
+    if len(labels_H) < FEWEST_TO_TELL:
+        return ""
+    said_H, guess_H = probabilities_HC.max(1)
+    sure, agrees = float(said_H.mean()), float((guess_H == labels_H).double().mean())
+    if sure - agrees >= TOO_SURE:
+        return (
+            f"the model gives its guesses a probability of {sure:.2f}, but agrees with "
+            f"{agrees:.0%} of the labels: unless it was trained on better ones, it is too sure, "
+            "and its errors may be counted as wrong labels; calibrated probabilities, or those of "
+            "another model, would tell them apart better"
+        )
+    low, high = interval
+    if agrees < LITTLE_AGREEMENT and high - low >= VAGUE:
+        return (
+            f"the model agrees with only {agrees:.0%} of the labels, and the estimate is vague "
+            f"({low:.0%} to {high:.0%} wrong): errors of a weak model may be counted as wrong "
+            "labels; a stronger one would tell them apart better"
+        )
+    return ""
 
 
 def rank_labels(

@@ -15,6 +15,9 @@ cats are called dogs it rightly expects cats to be called dogs.
        of 1 − pᵢ,yᵢ half as strong: a network that rejects a label itself says something too. All
        odds are then multiplied by what makes their mean the noise rate.
 
+Without features there are no neighbours, and the model may be any, which hardly knows a rare class:
+there an anchor is taken only of a class that is told from its rival (`believed`).
+
 Where q doubts, either the sample is hard and its label right, or the label is noise. The
 temperature t=1 takes all doubt for the former, t→0 for the latter: the noise rate lies between the
 two ends, give or take what chance and the model's own errors make, and t=1/2 lies between. (The
@@ -61,6 +64,7 @@ SEARCHED, FEWEST_SEARCHED = 50_000, 10_000
 FITTED = 20_000  # samples that T is found by
 CHUNK = 4_096
 FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
+SURELY_NO_RIVAL = 1.25  # times what is said of a class for a more frequent one
 TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
 # In the ranking fewer: the longer, the more weights reach zero, and what is merely hard looks like
 # noise. More of both where the anchors are nearly alike, for each step says less then.
@@ -109,7 +113,11 @@ def judge(
         share = OWN_SHARE * trust
         blend_NC = share * own_NC + (1 - share) * smooth_NC
 
-    mixture_NC = unmix(blend_NC, anchors(blend_NC, labels_N), UNMIXING_STEPS)
+    def anchors_of(values_NC: Tensor) -> Tensor:
+        anchors_CC = anchors(values_NC, labels_N)
+        return anchors_CC if features else believed(anchors_CC, labels_N)
+
+    mixture_NC = unmix(blend_NC, anchors_of(blend_NC), UNMIXING_STEPS)
     low, middle, high = (
         noise_rate(mixture_NC, labels_N, held_out_N, t) for t in (SOFT, TEMPERATURE, HARD)
     )
@@ -121,7 +129,7 @@ def judge(
     # hard the samples are, so that the estimate itself does not follow them.
     high = max(high, rate, noise_rate(mixture_NC, labels_N, held_out_N, HARD, trust))
 
-    rather_NC = unmix(smooth_NC, anchors(smooth_NC, labels_N), RANKING_STEPS)
+    rather_NC = unmix(smooth_NC, anchors_of(smooth_NC), RANKING_STEPS)
     _, softer_CC = _posterior(rather_NC, labels_N, SOFT)
     # Not that T alone: where the network hardly tells a rare class apart, q is so vague here that
     # the likeliest T may have no wrong label of that class, and all of them would rank last.
@@ -245,6 +253,21 @@ def anchors(smooth_NC: Tensor, labels_N: Tensor) -> Tensor:
         trust = count**2 / (count**2 + FEW_LABELS**2)
         anchors_CC[number] = trust * best.mean(0) + (1 - trust) * anchors_CC[number]
     return anchors_CC
+
+
+def believed(anchors_CC: Tensor, labels_N: Tensor) -> Tensor:
+    """The anchors, with "surely c" for those of classes that the model does not know.
+
+    It knows a class if it takes even the best of its labels rather for it than for its rival, by a
+    quarter if labels of the rival are the more frequent by so much: a model that doubts says the
+    frequent class. That is no noise, and taken for some it would excuse all labels of the rare.
+    """
+    own_C = anchors_CC.diagonal()
+    rival_C, rival_of_C = (anchors_CC - torch.diag(own_C)).max(1)
+    labels_C = labels_N.bincount(minlength=len(anchors_CC)).to(anchors_CC)
+    needed_C = (labels_C[rival_of_C] / labels_C.clamp(min=1)).clamp(1, SURELY_NO_RIVAL)
+    is_known_C = own_C >= needed_C * rival_C
+    return torch.where(is_known_C[:, None], anchors_CC, torch.eye(len(own_C)).to(anchors_CC))
 
 
 def unmix(smooth_NC: Tensor, anchors_CC: Tensor, steps: int) -> Tensor:

@@ -4,12 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mlnt.label_issues import LITTLE_AGREEMENT, VAGUE
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.findings import Confusion, Findings
-
-# Percent of the held-out labels; points between the ends of the interval. Where labels are wrong
-# so often that nobody could agree with more of them, a network that has learnt is not vague.
-LITTLE_AGREEMENT, VAGUE = 50, 17
 
 
 def headline(findings: Findings, summary: dict[str, Any]) -> str:
@@ -53,7 +50,7 @@ def doubt(summary: dict[str, Any]) -> str:
     if None in (*interval, agreement):
         return ""
     low, high = interval
-    if agreement >= LITTLE_AGREEMENT or high - low < VAGUE:
+    if agreement >= 100 * LITTLE_AGREEMENT or high - low < 100 * VAGUE:
         return ""
     return (
         f"the model agrees with only {percent(agreement)} of the held-out labels, and the estimate "
