@@ -117,7 +117,8 @@ def find_label_issues(
               as nobody knows, without features all
 
     See `mlnt.noise_model` for the probability. Warns where the model is weak or too sure, so that
-    the estimate may be far off: `doubt` of what is returned says why.
+    the estimate may be far off: `doubt` of what is returned says why. The interval need not reach
+    errors that are just what the model confuses.
     """
     labels_N, probabilities_NC = _checked(labels, probabilities)
     features_ND = None if features is None else as_tensor(features, "features").cpu().float()
