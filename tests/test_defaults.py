@@ -4,7 +4,6 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -129,18 +128,19 @@ def pictures(side: int, coloured: int, of: int = 40) -> tuple[np.ndarray, np.nda
 def test_pictures_are_shifted_and_photographs_flipped(
     side: int, coloured: int, flip: bool, crop_padding: int, on_disk: bool, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {}
     if on_disk:
-        given["image_size"] = side
         for number, (image, label) in enumerate(zip(*pictures(side, coloured), strict=True)):
             (tmp_path / str(label)).mkdir(exist_ok=True)
             Image.fromarray(image).save(tmp_path / str(label) / f"{number:02}.png")
     data = mlnt.open_dataset(tmp_path if on_disk else pictures(side, coloured))
-    chosen = choose_settings(data, CPU, None, given)
+    chosen = choose_settings(data, CPU, None, {})
     assert (chosen.settings.flip, chosen.settings.crop_padding) == (flip, crop_padding)
     assert ("--no-flip" in chosen.reasons.get("flip", "")) == flip
-    said = choose_settings(data, CPU, None, {**given, "flip": False, "crop_padding": 2}).settings
+    said = choose_settings(data, CPU, None, {"flip": False, "crop_padding": 2}).settings
     assert (said.flip, said.crop_padding) == (False, 2)
+    if on_disk:
+        assert chosen.settings.image_size == side, "small pictures are not enlarged"
+        assert choose_settings(data, CPU, None, {"image_size": 64}).settings.image_size == 64
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10", "clothing1m"])

@@ -21,10 +21,10 @@ from safetensors.torch import load_file
 
 import mlnt
 from many_processes import CASES, SLOW_CASES, Case
-from mlnt.api import _check_same_everywhere
 from mlnt.cli import run as command
 from mlnt.distributed import ALL_ALONE, WHOLE, Group, Rows, World, join, most_columns
 from mlnt.errors import InputError
+from mlnt.ready import _check_same_everywhere
 from mlnt.runs import RunFolder
 
 TESTS = Path(__file__).parent

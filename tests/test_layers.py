@@ -29,6 +29,7 @@ LAYERS = (
     {"training"},
     {"filtered", "interruption", "iterations", "journal", "shelf"},
     {"recipes"},
+    {"ready"},
     {"all_labels", "report"},
     {"outcome"},
     {"api", "prediction"},

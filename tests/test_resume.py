@@ -435,7 +435,8 @@ def test_data_that_have_moved_are_named_again(
     assert "mlnt train DATA --test-data PLACE --resume run\n" in capsys.readouterr().err
 
     text = Path("moved.csv").read_text()
-    Path("changed.csv").write_text(text.replace("0,0,no", "0,0,yes", 1))
+    swapped = text.replace("0,0,no", "0,0,yes", 1).replace("1,1,yes", "1,1,no", 1)
+    Path("changed.csv").write_text(swapped)
     places = ["--test-data", "moved-test.csv", "--resume", "run"]
     assert command(["train", "changed.csv", *places]) == 2
     assert "samples, labels or their order have changed since" in capsys.readouterr().err
@@ -477,7 +478,7 @@ def test_a_run_that_another_began_meanwhile_is_never_written_over(
         folder.mkdir()
         (folder / "config.json").write_text("{}")
 
-    monkeypatch.setattr("mlnt.api.check_output", of_another)
+    monkeypatch.setattr("mlnt.ready.check_output", of_another)
     with pytest.raises(InputError, match="already holds a run"):
         train(folder, "cross_entropy")
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"config.json": "{}"}

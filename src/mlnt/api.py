@@ -18,23 +18,15 @@ from torch import Tensor, nn
 
 from mlnt import __version__
 from mlnt.allocator import memory_kept
-from mlnt.config import Settings, convert, make_settings, settings_from
+from mlnt.config import Settings, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.fingerprint import fingerprint, fingerprint_of_inputs, other_fingerprints
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
-from mlnt.data.picture_sets import as_read
-from mlnt.data.prepare import Seeds, prepare
 from mlnt.data.sources import Dataset, Source, Split, open_dataset
-from mlnt.data.streaming import first_of
-from mlnt.defaults import choose_settings
 from mlnt.device import (
     computing,
     drawing_from,
-    may_be_cuda,
-    pick_device,
-    prepare_deterministic,
-    weight_type,
 )
 from mlnt.distributed import World, join
 from mlnt.errors import InputError, StorageError, TrainingError
@@ -42,15 +34,15 @@ from mlnt.evaluation import predict_probabilities
 from mlnt.journal import RunJournal, SharedJournal, begin, going_on
 from mlnt.label_issues import LabelIssues
 from mlnt.launcher import job, restarted
-from mlnt.models import WEIGHTS, OwnModel, build_model, check_output, is_imported, new_of
+from mlnt.models import WEIGHTS, is_imported
 from mlnt.origin import commit, machine_name
 from mlnt.outcome import Outcome, draw_report
-from mlnt.recipes import check_method, check_network, run_recipe
+from mlnt.ready import ModelSource, Ready, make_ready
+from mlnt.recipes import run_recipe
 from mlnt.runs import CONFIG, FAULTS, RunFolder
 from mlnt.shelf import Shelf
-from mlnt.training import Trainer, Watcher
+from mlnt.training import Watcher
 
-ModelSource = str | OwnModel
 # What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
 SOURCE = {
     "data", "labels", "true_labels", "validation_data", "test_data", "label_column", "text_column",
@@ -119,72 +111,36 @@ def train(
         "text_column": text_column,
     }
     dataset = _opened(data, options, preset, settings, download, world)
-    # Which device is asked for decides before CUDA is used, as picking one does.
-    is_deterministic = convert("deterministic", settings.get("deterministic", False))
-    wanted = str(settings.get("device", Settings.device))
-    if is_deterministic and may_be_cuda(wanted):
-        prepare_deterministic()
-    device = world.device_of(pick_device(wanted))
-    by_data = choose_settings(dataset, device, preset, settings)
-    chosen = by_data.settings
-    prepared, noise = prepare(as_read(dataset, chosen.image_size, chosen.workers), chosen)
+    ready = make_ready(dataset, model, preset, settings, download, world)
     del dataset  # what was held out of it is a copy: the original need not stay in memory
-    by_data = by_data.for_samples(len(prepared.train))
-    _check_same_everywhere(prepared, world)
     run = None
     if out is not None and world.leads:
         # torchrun has started all processes again: the run that they had begun goes on.
         resume = resume or (restarted() and RunFolder(out).is_of(job()))
         run = RunFolder.reserve(out, may_exist=resume)
-    own_model = None if model is None or isinstance(model, str) else model
-
-    seeds = Seeds.of(chosen.seed)
-    generator = torch.Generator(device).manual_seed(seeds.training)
-    dtype = weight_type(chosen)
-    train_split, validation, test = (
-        None if split is None else split.to(device, dtype)
-        for split in (prepared.train, prepared.validation, prepared.test)
-    )
-    assert train_split is not None
-    assert validation is not None
-
     watchers = [w for w in watchers if world.leads or w.everywhere]
-    trainer = Trainer(
-        train_split, validation, test, chosen, generator, watchers, deadline=deadline, world=world
-    )
-
-    def new_model() -> nn.Module:
-        may_import = isinstance(model, str)
-        network = _new_model(own_model, chosen, prepared, may_import, download)
-        return network.to(device=device, dtype=dtype)
-
-    check_method(chosen, train_split)
+    trainer = ready.trainer(watchers, deadline, world)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(drawing_from(seeds.weights, device))
-        _check(new_model(), chosen, train_split, len(prepared.classes))
+        stack.enter_context(drawing_from(ready.seeds.weights, ready.device))
+        ready.check(trainer.train)
         if run is not None:
-            config = _config(prepared, chosen, noise, own_model)
-            config["source"] = _source(data, options)
-            config["reasons"] = dict(by_data.reasons)
-            config["job"] = job()
-            config |= {"machine": machine_name(device), "commit": commit()}
             stack.enter_context(run.locked())
-            shared = None
-            if shelf is not None and own_model is None and _is_ours(chosen):
-                shared = Shelf(Path(shelf), config, fingerprint_of_inputs(prepared.train))
-            trainer.journal = journal = begin(run, config, chosen, resume, shared)
-            stack.enter_context(_telling_what_is_left(journal, going_on(run.path, chosen.model)))
-            _report_faults_to(run, train_split)
+            journal = _begun(run, ready, _source(data, options), resume, shelf)
+            stack.enter_context(
+                _telling_what_is_left(journal, going_on(run.path, ready.settings.model))
+            )
+            trainer.journal = journal
+            _report_faults_to(run, trainer.train)
         if world.size > 1:
             trainer.journal = SharedJournal(world, trainer.journal)
         for watcher in watchers:
-            watcher.run_begins(prepared, chosen, by_data.reasons)
-        stack.enter_context(computing(chosen, device))
-        if device.type == "cpu":
+            watcher.run_begins(ready.dataset, ready.settings, ready.reasons)
+        stack.enter_context(computing(ready.settings, ready.device))
+        if ready.device.type == "cpu":
             stack.enter_context(memory_kept())
-        result = run_recipe(trainer, new_model, prepared.classes)
-        outcome = Outcome.of(result, trainer, prepared)
-        summary = {**outcome.summary, "noise": noise}
+        result = run_recipe(trainer, ready.new_model, ready.dataset.classes)
+        outcome = Outcome.of(result, trainer, ready.dataset)
+        summary = {**outcome.summary, "noise": ready.noise}
         # The rest, such as judging labels, is done again by a process that goes on: counted once.
         earlier = sum(stage.earlier for stage in result.stages)
         summary["seconds"] = earlier + time.perf_counter() - began
@@ -195,9 +151,9 @@ def train(
             draw_report(run)
     return Training(
         model=result.model,
-        encoder=prepared.encoder,
-        classes=prepared.classes,
-        settings=chosen,
+        encoder=ready.dataset.encoder,
+        classes=ready.dataset.classes,
+        settings=ready.settings,
         summary=summary,
         history=[row for stage in result.stages for row in stage.history],
         label_issues=outcome.issues,
@@ -205,9 +161,21 @@ def train(
     )
 
 
-def _check(network: nn.Module, settings: Settings, train: Split, classes: int) -> None:
-    check_output(network, first_of(train.inputs, 2), classes)
-    check_network(settings, train, network)
+def _begun(
+    run: RunFolder,
+    ready: Ready,
+    source: dict[str, Any],
+    resume: bool,
+    shelf: str | Path | None,
+) -> RunJournal:
+    """The journal of a run that begins or goes on; `shelf` as in `train`."""
+    config = _config(ready.dataset, ready.settings, ready.noise, ready.own_model)
+    config |= {"source": source, "reasons": dict(ready.reasons), "job": job()}
+    config |= {"machine": machine_name(ready.device), "commit": commit()}
+    shared = None
+    if shelf is not None and ready.own_model is None and _is_ours(ready.settings):
+        shared = Shelf(Path(shelf), config, fingerprint_of_inputs(ready.dataset.train))
+    return begin(run, config, ready.settings, resume, shared)
 
 
 def _is_ours(settings: Settings) -> bool:
@@ -317,39 +285,9 @@ def _lasting(place: Any) -> str:
     return str(Path(place).resolve()) if exists(Path(place)) else str(place)
 
 
-def _check_same_everywhere(dataset: Dataset, world: World) -> None:
-    """Several processes compute what one would, of the same data."""
-    if world.size == 1:
-        return
-    found = [fingerprint(dataset.train), *other_fingerprints(dataset).values()]
-    if len(set(world.gather_values(" ".join(found)))) > 1:
-        raise InputError(
-            "the processes have different data; give all of them the same samples in the same order"
-        )
-
-
 def _report_faults_to(run: RunFolder, train_split: Split) -> None:
     if isinstance(train_split.inputs, ImageFiles):
         train_split.inputs.faults.file = run.file(FAULTS)
-
-
-def _new_model(
-    own: OwnModel | None,
-    settings: Settings,
-    dataset: Dataset,
-    may_import: bool,
-    download: bool,
-) -> nn.Module:
-    if own is None:
-        return build_model(
-            settings.model,
-            dataset.encoder,
-            len(dataset.classes),
-            settings.weights,
-            may_import,
-            download,
-        )
-    return new_of(own)
 
 
 def _config(

@@ -29,7 +29,8 @@ PRESET_SAMPLES = {"image": 1200, "table": 1200, "text": 2000}  # of the data the
 EPOCHS = (4, 60)  # fewest and most
 LARGE_SIDE = 32  # pixels; of smaller images small_conv sees enough
 SHIFT = 1 / 8  # of the side, as the usual 4 of CIFAR-10's 32 pixels
-LOOKED_AT = 32  # pictures, for whether they are coloured
+LOOKED_AT = 32  # pictures, for how large they are and whether they are coloured
+SMALLEST_SIDE = 16  # pixels, that pictures are enlarged to
 LEAST_COLOUR = 0.02  # of how much pixels differ: a camera's grey is not quite grey
 OF_PICTURES = ("crop_padding", "flip", "cutout")  # settings that other data have no use for
 
@@ -67,11 +68,8 @@ def choose_settings(
     if preset is not None or _has_preset(dataset):
         return Chosen(make_settings(preset or preset_for(dataset), **given), {})
     preset = preset_for(dataset)
-    derived = {
-        name: value
-        for name, value in _derived(dataset, device, make_settings(preset, **given), preset).items()
-        if name not in given
-    }
+    found = _derived(dataset, device, make_settings(preset, **given), preset, given)
+    derived = {name: value for name, value in found.items() if name not in given}
     values = {name: value for name, (value, _) in derived.items()}
     reasons = {name: reason for name, (_, reason) in derived.items()}
     settings = make_settings(preset, **{**values, **given})
@@ -95,7 +93,11 @@ def without_effect(dataset: Dataset, asked: Collection[str]) -> Iterator[str]:
 
 
 def _derived(
-    dataset: Dataset, device: torch.device, usual: Settings, preset: str
+    dataset: Dataset,
+    device: torch.device,
+    usual: Settings,
+    preset: str,
+    given: Collection[str] = (),
 ) -> dict[str, tuple[Any, str]]:
     """{setting: (value, reason)}, where the data asks for another value than the usual one."""
     found: dict[str, tuple[Any, str]] = {}
@@ -118,6 +120,10 @@ def _derived(
     side = min(dataset.encoder.shape[-2:]) if dataset.kind == "image" else 0
     if isinstance(dataset.train.inputs, ImageFiles):
         side = usual.image_size
+        their_side = dataset.train.inputs.usual_side(LOOKED_AT) or 0
+        if "image_size" not in given and SMALLEST_SIDE <= their_side < side:
+            side = their_side
+            found["image_size"] = (side, f"most pictures are {side} pixels high or wide")
     if side >= LARGE_SIDE and device.type == "cuda":
         found["model"] = ("preact_resnet32", "a GPU has time for a deep network")
     elif side >= LARGE_SIDE:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mlnt.data.pictures import PathTable, PictureError, read_picture
+from mlnt.data.pictures import PathTable, PictureError, read_picture, shorter_side
 from mlnt.distributed import World
 from mlnt.errors import InputError, TrainingError
 from mlnt.texts import harmless
@@ -185,6 +185,14 @@ class ImageFiles:
         if not self.faults.found:
             return []
         return [i for i in range(len(self)) if self.paths.full(i) in self.faults.found]
+
+    def usual_side(self, looked_at: int) -> int | None:
+        """The median of the shorter sides of some pictures, if they are files."""
+        if self.read is not read_picture:
+            return None
+        some = np.linspace(0, len(self) - 1, min(looked_at, len(self))).astype(int)
+        sides = [side for i in some.tolist() if (side := shorter_side(self.paths.full(i)))]
+        return int(np.median(sides)) if sides else None
 
     def read_as(self, crop: int, workers: int | None) -> "ImageFiles":
         """The same files, read in another size, by other workers; the margin stays as it is."""

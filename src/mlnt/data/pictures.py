@@ -150,6 +150,15 @@ def read_picture(
         raise PictureError(_reason(path, error)) from None
 
 
+def shorter_side(path: str | os.PathLike[str]) -> int | None:
+    """In pixels, by the head of the file alone; None where it cannot be read."""
+    try:
+        with open_file(path) as file, Image.open(file, formats=FORMATS) as picture:
+            return min(picture.size)
+    except Exception:  # as in `read_picture`, which says why when it comes to this one
+        return None
+
+
 @dataclass(frozen=True)
 class InGrey:
     """Reads pictures as `read` does, then uint8 [1, crop, crop] of how light they are."""
