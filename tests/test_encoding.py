@@ -176,6 +176,42 @@ class TestRarities:
         new = TextEncoder(("a", "b"), 3, (1.0, 2.5))
         assert encoder_from_json(json.loads(json.dumps(encoder_to_json(new)))) == new
 
+    def test_characters_and_pairs_by_hand(self) -> None:
+        encoder = TextEncoder.fit(["花見", "花見", "見酒"])
+        assert encoder.by_character
+        assert encoder.words == ("花", "花見", "見")
+        assert encoder.length == 3
+        assert encoder.encode(["花見花", "花 見", "x", ""]).tolist() == [
+            [2, 3, 4],
+            [2, 4, 0],
+            [1, 0, 0],
+            [1, 0, 0],
+        ]
+
+    @pytest.mark.parametrize(
+        ("texts", "by_character"),
+        [
+            (["今天天气很好", "明天天气也好"] * 9, True),  # whole texts would repeat
+            (["今天 天气 很 好", "明天 天气 也 好"] * 9, False),
+            (["วันนี้อากาศดี มาก", "พรุ่งนี้ฝนตก"] * 9, True),
+            (["the rain came early", "the sun came early"], False),
+            (["Schmidt", "Schultze", "Mayer", "Meyer"], True),
+            (["", "..."], False),
+        ],
+    )
+    def test_by_word_or_by_character(self, texts: list[str], by_character: bool) -> None:
+        encoder = TextEncoder.fit(texts)
+        assert encoder.by_character == by_character
+        again = encoder_from_json(json.loads(json.dumps(encoder_to_json(encoder))))
+        assert again == encoder
+        assert torch.equal(again.encode(texts), encoder.encode(texts))
+
+    def test_texts_without_a_known_word_are_told_where_there_are_many(self) -> None:
+        encoder = TextEncoder.fit(["a b"] * 9)
+        (note,) = encoder.note_unread(encoder.encode(["a"] * 8 + ["c d", ""]), "texts")
+        assert note == "2 of 10 texts hold no known word: all such texts get the same answer"
+        assert not [*encoder.note_unread(encoder.encode(["a"] * 19 + ["c"]), "texts")]
+
     @pytest.mark.parametrize(
         "rarities", [[1.0], [1.0, math.inf], [1.0, "2"], [1.0, True], 3, "ab", None, {}]
     )

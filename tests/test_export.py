@@ -53,7 +53,22 @@ def texts() -> Samples:
     return made, [("fine", "foul")[n] for n in labels]
 
 
-DATA: dict[str, Callable[[], Samples]] = {"image": images, "table": rows, "text": texts}
+def chinese() -> Samples:
+    """Without a space, and each text once."""
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, SMALL)
+    of_class = ["晴日暖风云花", "雨雪寒霜雷雾"]
+    made = ["今" + "".join(draw.choice([*of_class[n]], draw.integers(4, 9))) for n in labels]
+    made[-1] = "猫 猫"
+    return made, [("fine", "foul")[n] for n in labels]
+
+
+DATA: dict[str, Callable[[], Samples]] = {
+    "image": images,
+    "table": rows,
+    "text": texts,
+    "characters": chinese,
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +91,9 @@ def words_to_numbers(samples: list[str], metadata: dict[str, str]) -> np.ndarray
     length = int(metadata["length"])
     encoded = np.zeros((len(samples), length), np.int64)
     for row, text in enumerate(samples):
-        words = re.findall(metadata["word_pattern"], text.lower())[:length] or [""]
+        found = re.finditer(metadata["word_pattern"], text.lower())
+        words = [word for match in found for word in match.groups() or [match[0]] if word]
+        words = words[:length] or [""]
         encoded[row, : len(words)] = [number.get(word, 1) for word in words]
     return encoded
 
@@ -103,6 +120,7 @@ def test_onnx_says_what_predict_says(
         (given,) = session.run(None, {"input": raw[:size]})
         np.testing.assert_allclose(given, wanted.probabilities[:size].numpy(), atol=1e-4)
     assert tuple(json.loads(metadata["classes"])) == wanted.classes == tuple(sorted(set(labels)))
+    kind = "text" if kind == "characters" else kind
     assert (metadata["kind"], metadata["mlnt"]) == (kind, mlnt.__version__)
     if kind == "table":
         assert json.loads(metadata["columns"]) == ["column 0", "column 1", "column 2"]
@@ -121,7 +139,7 @@ def test_torch_export_says_what_predict_says(
     wanted = mlnt.predict(folder, (samples, labels)).probabilities
     for size in (1, 13, SMALL):
         torch.testing.assert_close(model(raw[:size]), wanted[:size], rtol=0, atol=1e-4)
-    assert metadata["kind"] == kind
+    assert metadata["kind"] == ("text" if kind == "characters" else kind)
 
 
 @pytest.mark.parametrize(

@@ -260,3 +260,15 @@ class TestLabelsThatAreNotKnown:
             test = write(tmp_path / "u.csv", content)
             with pytest.raises(mlnt.InputError, match=r"test data has no labels; .* column 'kind'"):
                 mlnt.open_dataset(train, label_column="kind", test=test)
+
+
+def test_texts_without_words_are_read_by_character(tmp_path: Path) -> None:
+    """As the terminal says; and both it and predict tell of texts that nothing is known of."""
+    path = write(tmp_path / "zh.csv", "text,label\n" + "今天晴,好\n今天雨,坏\n" * 20 + "?,好\n" * 9)
+    data = mlnt.open_dataset(path)
+    lines = list(describe_data(data))
+    assert any("read as 8 characters and pairs" in line for line in lines)
+    mlnt.train(path, out=tmp_path / "run", epochs=2, iterations=1)
+    found = mlnt.predict(tmp_path / "run", write(tmp_path / "new.csv", "text\n天晴\n好\n"))
+    said = "1 of 2 texts holds no known character: all such texts get the same answer"
+    assert said in found.notes

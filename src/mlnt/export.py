@@ -24,8 +24,16 @@ from torch import Tensor, nn
 
 from mlnt import __version__
 from mlnt.data.columns import columns_to_json
+from mlnt.data.encoding import _CHARACTERS as CHARACTERS
 from mlnt.data.encoding import _WORD as WORD
-from mlnt.data.encoding import PAD, UNKNOWN, Encoder, ImageEncoder, TableEncoder, TextEncoder
+from mlnt.data.encoding import (
+    PAD,
+    UNKNOWN,
+    Encoder,
+    ImageEncoder,
+    TableEncoder,
+    TextEncoder,
+)
 from mlnt.data.image_files import CROP, SIZE
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.evaluation import predict_probabilities
@@ -177,12 +185,19 @@ def describe(encoder: Encoder, classes: tuple[str, ...]) -> dict[str, str]:
             found["made_of"] = json.dumps(columns_to_json(encoder.made_of))
     else:
         found["input"] = f"{kind} [batch, {shape}]: the numbers of the words of each text"
+        pattern, finds = WORD, "what word_pattern, a regular expression, finds"
+        if encoder.by_character:
+            pattern = CHARACTERS
+            finds = (
+                "characters and pairs of neighbours: all groups of all matches of word_pattern, "
+                "a regular expression, less those that are empty"
+            )
         found["tokenising"] = (
-            "lower-case the text; its words are what word_pattern, a regular expression, finds; "
+            f"lower-case the text; its words are {finds}; "
             f"word i of the vocabulary, from 0, has the number i + 2; any other word is {UNKNOWN}, "
             f"and so is a text without words; cut at length, or fill up with {PAD} behind"
         )
-        found["word_pattern"] = WORD.pattern
+        found["word_pattern"] = pattern.pattern
         found["length"] = str(encoder.length)
         found["vocabulary"] = json.dumps(encoder.words)
     return found

@@ -90,6 +90,8 @@ def predict(
     probabilities_NC = predict_probabilities(network.to(pick_device(device)), inputs).cpu()
     counted = readable(inputs)
     correct, notes = None, list(other_range(inputs, encoder, "these"))
+    if isinstance(encoder, TextEncoder) and isinstance(inputs, Tensor):
+        notes += encoder.note_unread(inputs, "texts")
     if labels is not None:
         given_N, answers_NC = labels[counted], probabilities_NC[counted]
         labelled = given_N != NO_LABEL

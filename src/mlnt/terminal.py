@@ -13,7 +13,7 @@ from rich.text import Text
 
 from mlnt.config import Settings
 from mlnt.data.dataset import Dataset
-from mlnt.data.encoding import unnamed
+from mlnt.data.encoding import TextEncoder, unnamed
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.oddities import few_of, odd_classes, span
 from mlnt.defaults import without_effect
@@ -182,6 +182,8 @@ def describe_data(dataset: Dataset) -> Iterator[str]:
     columns = getattr(dataset.encoder, "columns", ())
     if columns != unnamed(len(columns)):
         yield f"  {len(columns):,} column{'s' * (len(columns) > 1)}: {span(columns)}"
+    if isinstance(dataset.encoder, TextEncoder):
+        yield f"  read as {dataset.encoder.in_words()}"
     counts = torch.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
     sizes = sorted(zip(counts, dataset.classes, strict=True), reverse=True)
     shown = [f"{name} {count:,}" for count, name in sizes]
@@ -195,7 +197,7 @@ def describe_data(dataset: Dataset) -> Iterator[str]:
 
 def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
     """What may spoil a training, worst first; `sizes` are the classes, largest first."""
-    found = [*dataset.notes, *odd_classes(dataset.classes)]
+    found = [*dataset.notes, *odd_classes(dataset.classes), *_unread(dataset)]
     absent = [name for count, name in sizes if count == 0]
     rare = [f"{name} ({count})" for count, name in reversed(sizes) if 0 < count < FEW_SAMPLES]
     if absent:
@@ -208,6 +210,21 @@ def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
     if len(dataset.train) < FEW_IN_ALL:
         found.append(f"{len(dataset.train)} samples are few: expect figures that vary by seed")
     return found
+
+
+def _unread(dataset: Dataset) -> Iterator[str]:
+    """Of texts, how many hold nothing that the network can know."""
+    encoder = dataset.encoder
+    if not isinstance(encoder, TextEncoder):
+        return
+    parts = (
+        ("training", dataset.train),
+        ("validation", dataset.validation),
+        ("test", dataset.test),
+    )
+    for name, split in parts:
+        if split is not None and isinstance(split.inputs, torch.Tensor):
+            yield from encoder.note_unread(split.inputs, f"{name} texts")
 
 
 def result_table(summary: dict[str, Any]) -> Table:
