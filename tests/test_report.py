@@ -36,9 +36,10 @@ from mlnt.report.matrix import Cell, make_matrix, short_name
 from mlnt.report.page import class_keys, embedded
 from mlnt.reproduce.sheet import to_pictures
 from mlnt.runs import RunFolder
-from mlnt.terminal import doubts
+from mlnt.terminal import doubts, noise_line
 from report_runs import HOSTILE, large_report, leave_gaps, make_issues, make_run
 
+ESTIMATE = {"noise_rate": 38.2, "noise_interval": [36.1, 40.3], "expected_errors": 76.4}
 VOID = {"meta", "link", "input", "img", "br"}
 
 
@@ -180,14 +181,37 @@ class TestPage:
         make_run(tmp_path, ["a", "b"])
         assert report_of(tmp_path) == report_of(tmp_path)
 
-    def test_no_label_looks_wrong(self, tmp_path: Path) -> None:
-        make_run(tmp_path, ["a", "b"])
-        summary = json.loads((tmp_path / "summary.json").read_text())
-        summary["label_issues"]["flagged"] = 0
-        (tmp_path / "summary.json").write_text(json.dumps(summary))
+    @pytest.mark.parametrize(
+        ("rate", "headline", "lead", "line"),
+        [
+            (0.2, "No label looks wrong",
+             "Of 200 labels none is more probably wrong than right.", "none is flagged"),
+            (13.2, "About 13\u00a0% of the labels look wrong, but none can be pointed at",
+             "about 26 are wrong by the estimate, but nothing tells which.",
+             "about 13 % of the 200 labels look wrong, but none can be pointed at"),
+        ],
+    )  # fmt: skip
+    def test_no_label_is_flagged(
+        self, rate: float, headline: str, lead: str, line: str, tmp_path: Path
+    ) -> None:
+        """The estimate may say that many are wrong all the same."""
+        estimate = make_issues(200, 2).in_words("ab")
+        estimate |= {"flagged": 0, "noise_rate": rate, "noise_interval": None}
+        make_run(tmp_path, ["a", "b"], label_issues=estimate)
         page = report_of(tmp_path)
-        assert Page(page).inside("h1") == ["No label looks wrong"]
+        assert Page(page).inside("h1") == [headline]
+        assert lead in page
+        assert "agrees with" not in page
         assert "<script" not in page
+        assert noise_line(json.loads((tmp_path / "summary.json").read_text())).endswith(line)
+
+    def test_one_label_is_flagged(self, tmp_path: Path) -> None:
+        make_run(tmp_path, ["a", "b"], label_issues={**ESTIMATE, "flagged": 1})
+        page = report_of(tmp_path)
+        assert "1 is flagged: more probably" in page
+        assert "The one flagged label." in page
+        summary = json.loads((tmp_path / "summary.json").read_text())
+        assert noise_line(summary).endswith("; 1 is flagged")
 
     def test_the_estimate_is_used(self, tmp_path: Path) -> None:
         estimate = {

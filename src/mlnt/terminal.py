@@ -277,10 +277,12 @@ def doubts(summary: dict[str, Any]) -> Iterator[str]:
 def noise_line(summary: dict[str, Any]) -> str:
     """How many labels are wrong as estimated, and how many can be pointed at."""
     issues = summary["label_issues"]
-    return (
-        f"about {words.noise_in_words(issues)} of the {summary['labels']:,} labels look wrong; "
-        f"{issues['flagged']:,} are flagged"
-    )
+    flagged = issues["flagged"]
+    of_all = f"about {words.noise_in_words(issues)} of the {summary['labels']:,} labels look wrong"
+    if flagged == 0:
+        some_are = words.are_some_wrong(issues)
+        return f"{of_all}{', but none can be pointed at' if some_are else '; none is flagged'}"
+    return f"{of_all}; {flagged:,} {'is' if flagged == 1 else 'are'} flagged"
 
 
 def issues_table(rows: list[dict[str, Any]], title: str) -> Table:

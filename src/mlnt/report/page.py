@@ -56,6 +56,7 @@ def render(
             chosen=words.chosen_row(summary),
             findings=findings,
             headline=words.headline(findings, summary),
+            none_flagged=words.none_flagged(findings, summary),
             doubt=words.doubt(summary),
             confused=words.confused_most(findings),
             confusions=findings.confusions()[:SHOWN_CONFUSIONS],

@@ -4,16 +4,37 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mlnt.label_issues import LITTLE_AGREEMENT, VAGUE
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.findings import Confusion, Findings
+
+# Percent of the held-out labels; points between the ends of the interval. Where labels are wrong
+# so often that nobody could agree with more of them, a network that has learnt is not vague.
+LITTLE_AGREEMENT, VAGUE = 50, 17
+LITTLE_NOISE = 0.5  # percent of the labels: of hardly more it can be said that none looks wrong
 
 
 def headline(findings: Findings, summary: dict[str, Any]) -> str:
     """How many labels look wrong: as estimated, which may be more than were flagged."""
-    if findings.flagged == 0:
+    estimate = summary["label_issues"]
+    if findings.flagged == 0 and not are_some_wrong(estimate):
         return "No label looks wrong"
-    return f"About {noise_in_words(summary['label_issues'])} of the labels look wrong"
+    none = ", but none can be pointed at" if findings.flagged == 0 else ""
+    return f"About {noise_in_words(estimate)} of the labels look wrong{none}"
+
+
+def are_some_wrong(estimate: dict[str, Any]) -> bool:
+    """By the estimate alone, whatever was flagged."""
+    return estimate["noise_rate"] >= LITTLE_NOISE
+
+
+def none_flagged(findings: Findings, summary: dict[str, Any]) -> str:
+    """What is said in the place of what was flagged: some labels may be wrong all the same."""
+    expected = round(summary["label_issues"]["noise_rate"] / 100 * len(findings))
+    said = f"Of {len(findings):,} labels none is more probably wrong than right"
+    if expected == 0:
+        return f"{said}."
+    verb = "is" if expected == 1 else "are"
+    return f"{said}; about {expected:,} {verb} wrong by the estimate, but nothing tells which."
 
 
 def noise_in_words(estimate: dict[str, Any]) -> str:
@@ -50,7 +71,7 @@ def doubt(summary: dict[str, Any]) -> str:
     if None in (*interval, agreement):
         return ""
     low, high = interval
-    if agreement >= 100 * LITTLE_AGREEMENT or high - low < 100 * VAGUE:
+    if agreement >= LITTLE_AGREEMENT or high - low < VAGUE:
         return ""
     return (
         f"the model agrees with only {percent(agreement)} of the held-out labels, and the estimate "
