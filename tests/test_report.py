@@ -40,6 +40,7 @@ from mlnt.terminal import doubts, noise_line
 from report_runs import HOSTILE, large_report, leave_gaps, make_issues, make_run
 
 ESTIMATE = {"noise_rate": 38.2, "noise_interval": [36.1, 40.3], "expected_errors": 76.4}
+RESULTS = Path(__file__).parents[1] / "results"
 VOID = {"meta", "link", "input", "img", "br"}
 
 
@@ -439,27 +440,63 @@ class TestWords:
         assert words.spread(rate, interval) == text
 
     @pytest.mark.parametrize(
-        ("agreement", "interval", "is_said"),
+        ("agreement", "rate", "interval", "count", "is_said"),
         [
-            (31.0, [55.0, 79.0], True),
-            (31.0, [66.0, 70.0], False),
-            (70.0, [0.0, 58.0], False),
-            (31.0, None, False),
-            (None, [55.0, 79.0], False),
+            (33.0, 57.0, [50.0, 64.0], 400, True),  # CIFAR-10N by a weak network, 42 % wrong
+            (45.5, 23.0, [0.0, 58.0], 11, False),  # of eleven labels by chance
+            (59.7, 38.7, [34.5, 39.8], 4999, False),  # CIFAR-10N by a good one
+            (95.0, 0.5, [0.2, 4.3], 5000, False),  # CIFAR-10 as it comes
+            (33.0, 65.0, [63.0, 67.0], 5000, False),  # most labels are wrong, and it sees that
+            (70.0, 5.0, [1.0, 31.0], 200, False),  # hard, and the interval says so
+            (68.0, 4.0, [1.2, 14.0], 340, True),
+            (33.0, 57.0, None, 400, False),
+            (None, 57.0, [50.0, 64.0], 400, False),
         ],
     )
     def test_a_weak_network_is_doubted(
-        self, agreement: float | None, interval: list[float] | None, is_said: bool, tmp_path: Path
+        self,
+        agreement: float | None,
+        rate: float,
+        interval: list[float] | None,
+        count: int,
+        is_said: bool,
+        tmp_path: Path,
     ) -> None:
-        issues = make_issues(200, 2).in_words("ab")
-        make_run(tmp_path, "ab", label_issues={**issues, "noise_interval": interval})
-        path = tmp_path / "summary.json"
-        summary = json.loads(path.read_text())
+        make_run(tmp_path, "ab")
+        summary, config = (
+            json.loads((tmp_path / name).read_text()) for name in ("summary.json", "config.json")
+        )
         summary["models"][1]["validation"] = agreement
-        path.write_text(json.dumps(summary))
-        said = "the model agrees with only 31 % of the held-out labels"
+        summary["label_issues"] |= {"noise_rate": rate, "noise_interval": interval}
+        config["data"]["samples"] = {"train": 10 * count, "validation": count}
+        summary["labels"] = 11 * count
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        said = "the model agrees with only"
         assert (said in report_of(tmp_path)) == is_said
-        assert any(said in line for line in doubts(summary)) == is_said
+        assert any(said in line for line in doubts(summary, config)) == is_said
+        assert "pretrained" not in words.doubt(summary, config), "this is a table"
+        config["data"]["encoder"]["kind"] = "image"
+        assert ("pretrained" in words.doubt(summary, config)) == is_said
+
+    def test_better_validation_labels_that_contradict_the_estimate(self) -> None:
+        """Of its own data, as the recorded runs of the Hausa news; no other of them is doubted."""
+        folders = sorted(path.parent for path in RESULTS.rglob("summary.json"))
+        said = {}
+        for folder in folders:
+            summary, config = (
+                json.loads((folder / name).read_text()) for name in ("summary.json", "config.json")
+            )
+            said[folder] = words.doubt(summary, config)
+        doubted = [folder for folder in folders if said[folder]]
+        assert doubted == [folder for folder in folders if "train_clean_noisy" in str(folder)]
+        assert len(doubted) == 5
+        assert said[doubted[0]] == (
+            "the model agrees with only 51 % of the 290 labels of the validation data, where at "
+            "most 5.6 % wrong ones would leave 94 % right: these are other data, or many training "
+            "labels are wrong in a way that the model has learnt, which no estimate from them "
+            "can see"
+        )
 
     @pytest.mark.parametrize(("epochs", "together"), [(1, 1), (2, 2), (3, 3), (20, 3)])
     def test_epochs_together(self, epochs: int, together: int) -> None:

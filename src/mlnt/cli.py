@@ -28,7 +28,7 @@ from mlnt.journal import MACHINE, going_on
 from mlnt.label_issues import read_label_issues
 from mlnt.launcher import job, restarted
 from mlnt.report import write_report
-from mlnt.runs import CURVES, FAULTS, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
+from mlnt.runs import CONFIG, CURVES, FAULTS, LABEL_ISSUES, REPORT, SUMMARY, RunFolder
 from mlnt.terminal import (
     WIDEST,
     PlainConsole,
@@ -174,7 +174,7 @@ def _show_result(summary: dict[str, Any], folder: Path) -> None:
         f"({summary['checkpoints']['percent']:.1f} % for checkpoints)",
         soft_wrap=True,
     )
-    for line in doubts(summary):
+    for line in doubts(summary, RunFolder.open(folder).read_json(CONFIG)):
         console.print(one_line(line), soft_wrap=True)
     if unreadable := summary.get("unreadable_pictures"):
         pictures = "picture" if unreadable == 1 else "pictures"
@@ -302,7 +302,7 @@ def issues(
         rows = read_label_issues(folder.file(LABEL_ISSUES), top)
         table = issues_table(rows, f"most suspicious labels of {run}")
         summary = folder.read_json(SUMMARY)
-        lines = [noise_line(summary), *doubts(summary)]
+        lines = [noise_line(summary), *doubts(summary, folder.read_json(CONFIG))]
     (console if console.is_terminal else PlainConsole(width=WIDEST)).print(table)
     for line in lines:
         console.print(one_line(line), soft_wrap=True)

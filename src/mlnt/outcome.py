@@ -39,6 +39,7 @@ class Outcome:
             rows = readable(test.inputs)
             summary["test_by_class"] = accuracy_by_class(probabilities[rows], test.labels[rows])
         summary["labels"] = len(issues.score)
+        summary["is_held_out"] = dataset.held_out is not None
         summary["label_issues"] = issues.in_words(dataset.classes)
         if isinstance(trainer.train.inputs, ImageFiles):
             summary["unreadable_pictures"] = len(trainer.train.inputs.faults.found)

@@ -263,9 +263,9 @@ def chosen_line(summary: dict[str, Any]) -> str:
     return f"chosen: {model_name(chosen['method'], chosen['model'], chosen['iteration'])}{why}"
 
 
-def doubts(summary: dict[str, Any]) -> Iterator[str]:
+def doubts(summary: dict[str, Any], config: dict[str, Any]) -> Iterator[str]:
     """What speaks against taking the estimate at its word."""
-    if doubt := words.doubt(summary):
+    if doubt := words.doubt(summary, config):
         yield f"mind: {doubt}"
     if names := summary["label_issues"].get("hardly_learnt"):
         yield (

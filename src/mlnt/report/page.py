@@ -57,7 +57,7 @@ def render(
             findings=findings,
             headline=words.headline(findings, summary),
             none_flagged=words.none_flagged(findings, summary),
-            doubt=words.doubt(summary),
+            doubt=words.doubt(summary, config),
             confused=words.confused_most(findings),
             confusions=findings.confusions()[:SHOWN_CONFUSIONS],
             by_class=shown_classes(by_class),
