@@ -88,7 +88,9 @@ def data_of(page: str) -> dict[str, Any]:
     return json.loads(page.split('id="report-data">')[1].split("</script>")[0])
 
 
-def findings_of(given: list[int], suggested: list[int], flagged: int, classes: str) -> Findings:
+def findings_of(
+    given: list[int], suggested: list[int], flagged: int, classes: str | list[str]
+) -> Findings:
     score = np.linspace(1, 0, len(given))
     numbers = np.arange(len(given)), np.array(given), np.array(suggested)
     return Findings(tuple(classes), *numbers, score, flagged, [])
@@ -398,15 +400,40 @@ class TestFindings:
         assert (rows.tolist(), labels.tolist()) == ([*range(50)], in_order.tolist())
         assert [suspect.index for suspect in found.suspects] == issues.positions[:10].tolist()
 
-    def test_confused_most(self) -> None:
-        given = [0] * 30 + [1] * 10 + [2, 3] * 5
-        suggested = [1] * 30 + [0] * 10 + [3, 2] * 5
-        pair, often = words.confused_most(findings_of(given, suggested, 50, "abcd")) or (None, 0)
-        assert (pair, often) == (Confusion(0, 1, 30), 40)
-        evenly = [(a, b) for a in range(4) for b in range(4) if a != b] * 5
-        given, suggested = ([pair[i] for pair in evenly] for i in (0, 1))
-        assert words.confused_most(findings_of(given, suggested, 60, "abcd")) is None
-        assert words.confused_most(findings_of([0, 1], [1, 0], 2, "ab")) is None
+    @pytest.mark.parametrize(
+        ("cells", "classes", "stand_out"),
+        [
+            ({(0, 1): 30, (1, 0): 10, (2, 3): 5, (3, 2): 5}, 4, 2),
+            ({(0, 1): 32, (1, 2): 26, (2, 0): 24}, 3, 3),  # all errors in three of six directions
+            ({(a, b): 5 for a in range(4) for b in range(4) if a != b}, 4, 0),
+            ({(0, 1): 1, (1, 0): 1}, 2, 0),
+            ({(0, 1): 40, (1, 0): 8}, 2, 1),
+            ({(a, (a + 1) % 50): 28 for a in range(50)}, 50, 50),  # a fiftieth of all, each
+            # Thirty times what is usual, and nothing among so many.
+            ({(a, b): 1 for a in range(40) for b in range(40) if a != b} | {(0, 1): 15}, 40, 0),
+        ],
+    )
+    def test_confused_most(
+        self, cells: dict[tuple[int, int], int], classes: int, stand_out: int
+    ) -> None:
+        pairs = [pair for pair, count in cells.items() for _ in range(count)]
+        given, suggested = ([pair[side] for pair in pairs] for side in (0, 1))
+        names = [str(number) for number in range(classes)]
+        findings = findings_of(given, suggested, len(pairs), names)
+        found = words.confused_most(findings)
+        assert found == findings.confusions()[:stand_out]
+
+    def test_main_confusions_are_said(self, tmp_path: Path) -> None:
+        make_run(tmp_path, "abc", 90)
+        rows = [f"{i},,{'abc'[i % 3]},{'bca'[i % 3]},0.1,0.9,0.9,\n" for i in range(90)]
+        header = (tmp_path / "label_issues.csv").read_text().splitlines()[0]
+        (tmp_path / "label_issues.csv").write_text(header + "\n" + "".join(rows))
+        summary = json.loads((tmp_path / "summary.json").read_text())
+        summary["label_issues"]["flagged"] = 90
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        page = re.sub("<[^>]*>", "", report_of(tmp_path))
+        said = "Most often a looks like b (30 times), b like c (30 times) and c like a (30 times)."
+        assert said in page
 
     def test_matrix(self) -> None:
         # The model says a for four, of which three were labelled a; b for two, one each.

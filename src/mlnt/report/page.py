@@ -26,7 +26,7 @@ from mlnt.training import model_name
 
 BINS = 40
 MOST_ROWS = 30  # in the table of classes
-SHOWN_CONFUSIONS = 6
+SHOWN_CONFUSIONS, SAID_CONFUSIONS = 6, 3
 
 
 def render(
@@ -59,6 +59,7 @@ def render(
             none_flagged=words.none_flagged(findings, summary),
             doubt=words.doubt(summary, config),
             confused=words.confused_most(findings),
+            said_confusions=SAID_CONFUSIONS,
             confusions=findings.confusions()[:SHOWN_CONFUSIONS],
             by_class=shown_classes(by_class),
             hardly_learnt=summary.get("label_issues", {}).get("hardly_learnt", []),

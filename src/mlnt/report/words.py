@@ -4,6 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
 from mlnt.progress import EPOCHS_TOGETHER
 from mlnt.report.findings import Confusion, Findings
 
@@ -12,6 +15,8 @@ LITTLE_AGREEMENT = 50
 # So many points below what the estimate leaves right, and standard errors. CIFAR-10 as it comes,
 # where an estimate of 0.5 % stands beside an agreement of 95 %, is 4.6 points below.
 FAR_BELOW, SURELY = 7, 3
+FEWEST_CONFUSED, BY_CHANCE = 5, 0.001
+WORTH_A_WORD = 0.05  # of the flagged labels; or half of those of the class
 ADVICE = {
     "image": "a stronger or pretrained network may",
     "table": "more rows, or columns that say more, may help",
@@ -110,21 +115,28 @@ def _is_held_out(summary: dict[str, Any], samples: dict[str, int]) -> bool:
     return summary.get("is_held_out", summary["labels"] > samples["train"])
 
 
-def confused_most(findings: Findings) -> tuple[Confusion, int] | None:
-    """The pair of classes confused most, either way, and how often; None if no pair stands out."""
-    count = len(findings.classes)
-    possible = count * (count - 1) // 2
-    both: dict[tuple[int, int], list[Confusion]] = {}
-    for confusion in findings.confusions():
-        pair = sorted((confusion.given, confusion.suggested))
-        both.setdefault((pair[0], pair[1]), []).append(confusion)
-    if possible < 2 or not both:
-        return None
-    found = max(both.values(), key=lambda ways: sum(way.count for way in ways))
-    often, usual = sum(way.count for way in found), findings.flagged / possible
-    # The most frequent of many pairs is above the mean by chance; four deviations are not chance.
-    stands_out = often >= 5 and often > usual + 4 * math.sqrt(usual)
-    return (found[0], often) if stands_out else None
+def confused_most(findings: Findings) -> list[Confusion]:
+    """Directions, given class to suggested one, in which errors are much more frequent than in the
+    others, the most frequent first; those that are worth a word.
+
+    One after the other is compared with the mean m of those that are left: p(X ≥ count), X ~
+    Poisson(m), is P(count, m), the incomplete gamma function.
+    """
+    found = findings.confusions()
+    left = sum(way.count for way in found)
+    classes, enough = len(findings.classes), WORTH_A_WORD * left
+    of_class_C = np.bincount(findings.given_N[: findings.flagged], minlength=classes)
+    directions = classes * (classes - 1)
+    chance = BY_CHANCE / directions  # that any of them is so frequent
+    stand_out = []
+    for others, way in zip(range(directions - 1, 0, -1), found, strict=False):
+        left -= way.count
+        count, mean = torch.tensor([way.count, left / others], dtype=torch.float64)
+        if way.count < FEWEST_CONFUSED or torch.special.gammainc(count, mean) > chance:
+            break
+        if way.count >= min(enough, of_class_C[way.given] / 2):
+            stand_out.append(way)
+    return stand_out
 
 
 def epochs_together(summary: dict[str, Any]) -> int:
