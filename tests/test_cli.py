@@ -117,11 +117,38 @@ def test_best_model_is_the_one_in_the_table(run_folder: Path) -> None:
         assert load_file(run_folder / f"{name}.safetensors")["0.weight"].dtype == torch.float32
 
 
+def flag(run: Path, count: int) -> None:
+    """As if so many labels of the run were flagged."""
+    summary = json.loads((run / "summary.json").read_text())
+    summary["label_issues"]["flagged"] = count
+    (run / "summary.json").write_text(json.dumps(summary))
+
+
+def test_issues_shows_what_is_flagged(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    rows = read_label_issues(run / "label_issues.csv", 3)
+    for count, shown in ((9, 3), (1, 1), (0, 0)):
+        flag(run, count)
+        assert cli.run(["issues", str(run), "--top", "3"]) == 0
+        said = capsys.readouterr().out
+        assert ("most suspicious labels" in said) == (count > 0)
+        assert [f"│ {row['index']} " in said for row in rows] == [n < shown for n in range(3)]
+        assert ("no other label is more probably wrong than right" in said) == (count == 1)
+        assert ("no label is more probably wrong than right" in said) == (count == 0)
+        out = tmp_path / f"{count}.csv"
+        assert cli.run(["issues", str(run), "--top", "3", "--out", str(out)]) == 0
+        assert f"{shown} label{'' if shown == 1 else 's'} in {out}" in capsys.readouterr().out
+        with out.open(newline="") as file:
+            assert [*csv.DictReader(file)] == rows[:shown]
+    assert cli.run(["issues", str(run), "--out", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
 def test_issues_and_report(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["issues", str(run_folder), "--top", "3"]) == 0
-    assert "most suspicious labels" in capsys.readouterr().out
     assert cli.run(["issues", str(run_folder), "--top", "99999999999999999999"]) == 0
-    assert "are flagged" in capsys.readouterr().out
+    assert "flagged" in capsys.readouterr().out
     before = (run_folder / "report.html").read_text()
     (run_folder / "report.html").unlink()
     assert cli.run(["report", str(run_folder)]) == 0
@@ -137,6 +164,7 @@ def test_issues_name_each_sample_in_full(
     rows = [f"{n},{name},shirt,coat,0.1,0.9,0.9," for n, name in enumerate(names)]
     heading = (run / "label_issues.csv").read_text().splitlines()[0]
     (run / "label_issues.csv").write_text("\n".join([heading, *rows]) + "\n")
+    flag(run, 2)
     assert cli.run(["issues", str(run)]) == 0
     said = capsys.readouterr().out
     for name in names:

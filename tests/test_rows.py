@@ -15,6 +15,7 @@ import mlnt
 from mlnt.cli import run as command
 from mlnt.filtered import write_filtered
 from mlnt.iterations import Kept
+from mlnt.label_issues import read_label_issues
 from mlnt.report.download import label_header
 
 LACKING = (0, 1, 7, 30, 39)
@@ -170,8 +171,5 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert command(["train", str(tmp_path / "data.csv"), *options, "--out", run]) == 0
     said = capsys.readouterr().out
     assert "mind: 5 rows without a label left out\n" in said
-    assert command(["issues", run, "--top", "40"]) == 0
-    shown = [
-        line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line
-    ]
-    assert sorted(map(int, shown)) == THERE
+    ranked = read_label_issues(tmp_path / "run" / "label_issues.csv")
+    assert sorted(int(row["index"]) for row in ranked) == THERE

@@ -25,6 +25,7 @@ from mlnt.export import FORMATS, export_model
 from mlnt.farewell import end_together, explain, only_the_first_speaks, wait_for_others
 from mlnt.interruption import Interruption
 from mlnt.journal import MACHINE, going_on
+from mlnt.label_issues import COLUMNS as ISSUE_COLUMNS
 from mlnt.label_issues import read_label_issues
 from mlnt.launcher import job, restarted
 from mlnt.report import write_report
@@ -295,15 +296,29 @@ def export(
 def issues(
     run: RunPath,
     top: Annotated[int, typer.Option(min=1, help="how many to show")] = 20,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV to write them into, with all columns")
+    ] = None,
 ) -> None:
-    """Show the most suspicious labels of RUN, worst first."""
+    """Show the most suspicious labels of RUN, worst first: of those that are flagged."""
     folder = RunFolder.open(run)
     with folder.expect_intact():
-        rows = read_label_issues(folder.file(LABEL_ISSUES), top)
-        table = issues_table(rows, f"most suspicious labels of {run}")
         summary = folder.read_json(SUMMARY)
+        flagged = summary["label_issues"]["flagged"]
+        rows = read_label_issues(folder.file(LABEL_ISSUES), top)[:flagged]
+        table = issues_table(rows, f"most suspicious labels of {run}")
         lines = [noise_line(summary), *doubts(summary, folder.read_json(CONFIG))]
-    (console if console.is_terminal else PlainConsole(width=WIDEST)).print(table)
+    if out is not None:
+        with new_file(out) as file:
+            writer = csv.DictWriter(file, ISSUE_COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+        lines.insert(0, f"{len(rows):,} {'label' if len(rows) == 1 else 'labels'} in {out}")
+    elif rows:
+        (console if console.is_terminal else PlainConsole(width=WIDEST)).print(table)
+    if len(rows) < top:
+        more = "no other label" if rows else "no label"
+        lines.insert(0, f"{more} is more probably wrong than right; {LABEL_ISSUES} ranks all")
     for line in lines:
         console.print(one_line(line), soft_wrap=True)
 
