@@ -280,6 +280,46 @@ def test_a_mistake_is_one_line_and_status_2(
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--weights", "imagenet"], "weights imagenet are for pictures, this data is table"),
+        (["--model", "torchvision:resnet18"], "the networks of torchvision are for pictures"),
+    ],
+)
+def test_networks_of_pictures_are_not_for_tables(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether or not the library is here."""
+    rows = [f"{i},{i % 7},{i % 2}" for i in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *rows]))
+    arguments = ["train", str(tmp_path / "t.csv"), *options, "--out", str(tmp_path / "run")]
+    assert cli.run(arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "; try --model mlp --weights none" in said
+
+
+def test_classes_that_look_like_formulas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mark before them is said; a sign alone is no formula."""
+    for names, marked in ((("=a", "b"), True), (("+", "-"), False)):
+        rows = [f"{i % 2},{i % 7},{names[i % 2]}" for i in range(80)]
+        data, run, out = (tmp_path / f"{marked}{end}" for end in (".csv", "", "-found.csv"))
+        data.write_text("\n".join(["a,b,label", *rows]))
+        mlnt.train(data, out=run, epochs=1, method="cross_entropy")
+        assert cli.run(["predict", str(run), str(data), "--out", str(out)]) == 0
+        said = capsys.readouterr().err
+        assert ("mind: a quote mark stands before =a, which" in said) == marked
+        shown = {f"p({name})" for name in names}
+        heading = out.read_text().splitlines()[0]
+        assert shown <= set(heading.split(","))
+        with out.open(newline="") as file:
+            answers = {row["predicted"] for row in csv.DictReader(file)}
+        assert answers <= ({"'=a", "b"} if marked else {"+", "-"})
+
+
 def test_an_existing_run_is_never_written_over(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,6 +158,7 @@ def test_reproduce_over_damaged_cells(
 def test_what_spreadsheets_terminals_and_markdown_would_read() -> None:
     for text in ("=1", "+x", "-x", "@x", "\tx", "\rx", "\n=x", "'=x", "＝x"):
         assert harmless(text) == f"'{text}"
+    assert [harmless(text) for text in ("+", "-", "'-")] == ["+", "-", "''-"]
     assert [harmless(text) for text in ("-1", "+2.5", "x=1", "", "'x")] == [
         "-1", "+2.5", "x=1", "", "'x",
     ]  # fmt: skip

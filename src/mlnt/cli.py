@@ -19,6 +19,7 @@ from mlnt.cli_settings import with_settings
 from mlnt.config import PRESETS
 from mlnt.data.check import check_tree
 from mlnt.data.known import NAMED
+from mlnt.data.oddities import few_of
 from mlnt.distributed import ProcessLost, join
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
@@ -267,6 +268,12 @@ def predict(
         name = visible(one_line(result.unknown[0]))
         words = f"not compared with the labels of the data: {name!r} is no class of this run"
         errors.print(words, soft_wrap=True)
+    if marked := [name for name in result.classes if harmless(name) != name]:
+        words = (
+            f"mind: a quote mark stands before {few_of(marked)}, which a spreadsheet would take "
+        )
+        words += "for a formula; take it off to compare the classes with those of the data"
+        errors.print(one_line(words), soft_wrap=True)
     for note in result.notes:
         errors.print(f"mind: {one_line(note)}", soft_wrap=True)
 

@@ -43,8 +43,8 @@ def check_share(name: str, value: float) -> None:
 
 
 def percent_hint(value: float) -> str:
-    """Someone who writes 50 for a share means 0.5."""
-    return f"; did you mean {value / 100:g}?" if 2 <= value <= 100 else ""
+    """Someone who writes 50 for a share means 0.5; who writes 2 hardly means 0.02."""
+    return f"; did you mean {value / 100:g}?" if 5 <= value <= 100 else ""
 
 
 def first_line(error: BaseException) -> str:

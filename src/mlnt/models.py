@@ -229,6 +229,12 @@ def build_model(
     """
     name = usual_model(encoder.kind) if name == "auto" else name
     library, _, of_library = name.partition(":")
+    if encoder.kind != "image" and (library in LIBRARIES or weights == "imagenet"):
+        what = f"the networks of {library} are" if library in LIBRARIES else "weights imagenet are"
+        raise InputError(
+            f"{what} for pictures, this data is {encoder.kind}; "
+            f"try --model {usual_model(encoder.kind)} --weights none"
+        )
     if is_imported(name):
         if not may_import:
             raise InputError(f"the network {name!r} is your own: name it again with --model {name}")

@@ -16,9 +16,10 @@ _CONTROL = re.compile(
 
 
 def harmless(text: str) -> str:
-    """A spreadsheet must not take a text from the data for a formula; a number is none."""
+    """A spreadsheet must not take a text from the data for a formula; a number is none, and
+    neither is a sign alone, as classes are called."""
     # Quote marks before it count too: no two texts may become one.
-    if text.lstrip("'")[:1] not in FORMULA:
+    if text in ("+", "-") or text.lstrip("'")[:1] not in FORMULA:
         return text
     try:
         float(text)
