@@ -213,6 +213,15 @@ class TestRarities:
         assert not [*encoder.note_unread(encoder.encode(["a"] * 19 + ["c"]), "texts")]
 
     @pytest.mark.parametrize(
+        "claim", [{"by_character": 1}, {"by_character": "yes"}, {"length": 1024}]
+    )
+    def test_by_character_is_true_or_false_and_allows_twice_the_length(self, claim: dict) -> None:
+        as_json = {"kind": "text", "words": ["a"], "length": 1024, "by_character": True}
+        assert encoder_from_json(as_json).shape == (1024,)
+        with pytest.raises(ValueError, match=r"by_character must hold|length must hold"):
+            encoder_from_json({**as_json, "by_character": False, **claim})
+
+    @pytest.mark.parametrize(
         "rarities", [[1.0], [1.0, math.inf], [1.0, "2"], [1.0, True], 3, "ab", None, {}]
     )
     def test_what_cannot_be(self, rarities: object) -> None:

@@ -505,6 +505,11 @@ class TestWords:
         assert "pretrained" not in words.doubt(summary, config), "this is a table"
         config["data"]["encoder"]["kind"] = "image"
         assert ("pretrained" in words.doubt(summary, config)) == is_said
+        # Of validation data of its own too, where it finds most of what it disagrees with itself.
+        summary["is_held_out"] = False
+        apart = f"{count:,} validation labels" in words.doubt(summary, config)
+        assert apart == is_said
+        assert ("pretrained" in words.doubt(summary, config)) == (is_said and rate > 50)
 
     def test_better_validation_labels_that_contradict_the_estimate(self) -> None:
         """Of its own data, as the recorded runs of the Hausa news; no other of them is doubted."""
@@ -519,7 +524,7 @@ class TestWords:
         assert doubted == [folder for folder in folders if "train_clean_noisy" in str(folder)]
         assert len(doubted) == 5
         assert said[doubted[0]] == (
-            "the model agrees with only 51 % of the 290 labels of the validation data, where at "
+            "the model agrees with only 51 % of the 290 validation labels, where at "
             "most 5.6 % wrong ones would leave 94 % right: these are other data, or many training "
             "labels are wrong in a way that the model has learnt, which no estimate from them "
             "can see"

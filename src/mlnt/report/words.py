@@ -79,9 +79,10 @@ def chosen_row(summary: dict[str, Any]) -> dict[str, Any]:
 def doubt(summary: dict[str, Any], config: dict[str, Any]) -> str:
     """Where the model agrees with far fewer validation labels than the estimate leaves right.
 
-    Nobody has learnt these labels, so who tells the classes apart agrees with those that are not
-    wrong. Who agrees with fewer errs: the errors of a weak network may be counted as wrong labels,
-    for which it must not be vague how many these are; else the end of the interval is compared.
+    Nobody has learnt them: a model that tells the classes apart agrees with those that are right.
+    One that agrees with fewer errs, and where it agrees with less than half, its errors may have
+    been counted as wrong labels. Where it agrees with more, the end of the interval is compared:
+    that the samples are hard is in it.
     """
     estimate, samples = summary["label_issues"], config["data"]["samples"]
     interval: Sequence[Any] = estimate.get("noise_interval") or (None,)
@@ -96,16 +97,20 @@ def doubt(summary: dict[str, Any], config: dict[str, Any]) -> str:
     if right - agreement <= max(FAR_BELOW, SURELY * chance):
         return ""
     most = "" if is_weak else "at most "
-    leaves = f"where {most}{percent(wrong)} wrong ones would leave {percent(right)} right"
-    if not _is_held_out(summary, samples):
+    is_held_out = _is_held_out(summary, samples)
+    said = (
+        f"the model agrees with only {percent(agreement)} of the {count:,} "
+        f"{'held-out' if is_held_out else 'validation'} labels, where {most}{percent(wrong)} wrong "
+        f"ones would leave {percent(right)} right"
+    )
+    if not is_held_out and 2 * estimate["noise_rate"] < 100 - agreement:
+        # It agrees with most labels that it is trained on, so it has learnt something.
         return (
-            f"the model agrees with only {percent(agreement)} of the {count:,} labels of the "
-            f"validation data, {leaves}: these are other data, or many training labels are wrong "
-            "in a way that the model has learnt, which no estimate from them can see"
+            f"{said}: these are other data, or many training labels are wrong in a way that the "
+            "model has learnt, which no estimate from them can see"
         )
     return (
-        f"the model agrees with only {percent(agreement)} of the {count:,} held-out labels, "
-        f"{leaves}: it does not tell the classes apart well enough to say which labels are wrong, "
+        f"{said}: it does not tell the classes apart well enough to say which labels are wrong, "
         f"or how many; {ADVICE[config['data']['encoder']['kind']]}"
     )
 
