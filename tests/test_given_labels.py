@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import mlnt
 from mlnt.terminal import describe_data
@@ -30,3 +31,109 @@ class TestNumbersForNames:
         said = r"^labels: label '0' \(at index 0\) is not a class.* \(classes: 10, 20, 30\)$"
         with pytest.raises(mlnt.InputError, match=said):
             mlnt.open_dataset((ROWS, [10, 20, 30] * 10), labels=[0, 1, 2] * 10)
+
+
+class TestLabelsThatNameTheirSamples:
+    """A table of labels whose rows stand in another order than the samples."""
+
+    NAMES = ("cat/1.png", "cat/2.png", "cat/10.png", "dog/3.png", "dog/4.png", "dog/5.png")
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for name in self.NAMES:
+            file = tmp_path / "pets" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (4, 4)).save(file)
+        return tmp_path / "pets"
+
+    @pytest.mark.parametrize(
+        ("column", "written"),
+        [
+            ("path", "{folder}/{name}"),
+            ("sample", "{name}"),
+            ("file", "./{folder}\\{name}"),
+            ("picture of a pet", "{root}/{name}"),
+            ("filename", "{name.name}"),
+            ("id", "{name.stem}"),
+        ],
+    )
+    @pytest.mark.parametrize("what", ["labels", "true_labels"])
+    def test_they_are_found_by_it(self, folder: Path, column: str, written: str, what: str) -> None:
+        lines = [f"{column},n,label"]
+        for name in self.NAMES[::-1]:
+            cell = written.format(folder=folder.name, root=folder, name=Path(name))
+            lines.append(f"{cell},1,{'dog' if '1' in name else 'cat'}")
+        table = folder.parent / "l.csv"
+        table.write_text("\n".join(lines))
+        data = mlnt.open_dataset(folder, **{what: table})
+        found = data.train.labels if what == "labels" else data.train.true_labels
+        assert found is not None
+        expected = ["dog" if "1" in str(name) else "cat" for name in data.train.texts or ()]
+        assert [data.classes[i] for i in found.tolist()] == expected
+
+    def test_more_than_there_are_samples(self, folder: Path) -> None:
+        rows = [f"dog/{n}.png,cat" for n in range(3, 9)] + [f"cat/{n}.png,dog" for n in (10, 2, 1)]
+        (folder.parent / "l.csv").write_text("\n".join(["path,label", *rows]))
+        data = mlnt.open_dataset(folder, labels=folder.parent / "l.csv")
+        assert data.train.labels.tolist() == [1, 1, 1, 0, 0, 0]
+
+    @pytest.mark.parametrize(
+        ("cells", "said"),
+        [
+            (("cat/1.png", "cat/2.png"), r"names 5 of the 6 .*; 'cat/10.png' is missing; add it"),
+            (NAMES, None),
+            (
+                tuple(f"x{name}" for name in range(6)),
+                r"'path' names none of the 6 .*'cat/1.png' is",
+            ),
+        ],
+    )
+    def test_in_part(self, folder: Path, cells: tuple[str, ...], said: str | None) -> None:
+        cells = cells if len(cells) == 6 else (*cells, "cat/11.png", *self.NAMES[3:])
+        rows = [f"{cell},{label}" for cell, label in zip(cells, ["cat", "dog"] * 3, strict=True)]
+        (folder.parent / "l.csv").write_text("\n".join(["path,label", *rows]))
+        if said is None:
+            mlnt.open_dataset(folder, labels=folder.parent / "l.csv")
+            return
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(folder, labels=folder.parent / "l.csv")
+
+    def test_two_labels_for_one(self, folder: Path) -> None:
+        rows = [f"{name},cat" for name in (*self.NAMES, self.NAMES[0])]
+        (folder.parent / "l.csv").write_text(
+            "\n".join(["path,label", *rows[:-1], rows[0][:-3] + "dog"])
+        )
+        with pytest.raises(mlnt.InputError, match=r"names 'cat/1.png' twice, .*'cat' and 'dog'"):
+            mlnt.open_dataset(folder, labels=folder.parent / "l.csv")
+
+    def test_an_index_beside_it_must_say_the_same(self, folder: Path) -> None:
+        texts = list(mlnt.open_dataset(folder).train.texts or ())
+        rows = [f"{i},{name},{name[:3]}" for i, name in enumerate(texts)][::-1]
+        table = folder.parent / "l.csv"
+        table.write_text("\n".join(["index,path,label", *rows]))
+        assert mlnt.open_dataset(folder, labels=table).train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+        rows = [f"{i},{row.split(',', 1)[1]}" for i, row in enumerate(rows)]
+        table.write_text("\n".join(["index,path,label", *rows]))
+        with pytest.raises(mlnt.InputError, match=r"'index' says other labels than the one that"):
+            mlnt.open_dataset(folder, labels=table)
+
+    def test_a_table_of_texts(self, tmp_path: Path) -> None:
+        texts = [f"word{i}" for i in range(12)]
+        (tmp_path / "d.csv").write_text("\n".join(["text", *texts]))
+        rows = [f"{text} ,{'even' if i % 2 == 0 else 'odd'}" for i, text in enumerate(texts)]
+        (tmp_path / "l.csv").write_text("\n".join(["words,label", *rows[::-1]]))
+        data = mlnt.open_dataset(tmp_path / "d.csv", labels=tmp_path / "l.csv", text_column="text")
+        assert data.train.labels.tolist() == [0, 1] * 6
+        (tmp_path / "l.csv").write_text("\n".join(["words,label", *rows[1:], "word,even"]))
+        with pytest.raises(mlnt.InputError, match=r"names 11 of the 12 .*; 'word0' is missing"):
+            mlnt.open_dataset(tmp_path / "d.csv", labels=tmp_path / "l.csv", text_column="text")
+
+    def test_data_without_names_goes_by_the_order(self, tmp_path: Path) -> None:
+        rows = [f"{i}.png,{name}" for i, name in enumerate(ANIMALS)]
+        (tmp_path / "l.csv").write_text("\n".join(["path,label", *rows]))
+        data = mlnt.open_dataset(ROWS, labels=tmp_path / "l.csv")
+        assert [data.classes[i] for i in data.train.labels.tolist()] == ANIMALS
+        assert data.notes == (
+            "labels: the data has no paths to compare column 'path' with; the labels are taken in "
+            "their order",
+        )

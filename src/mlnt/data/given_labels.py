@@ -1,7 +1,7 @@
 """Labels that are given beside the data, in files or as arrays: `--labels`, `--true-labels`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mlnt.data.dataset import Dataset
 from mlnt.data.label_files import classes_of, known_truth, label_names, read_label_file
+from mlnt.data.labels_by_name import by_name, passed_over, says_the_same
 from mlnt.data.oddities import few_of
 from mlnt.data.tables import GivenLabels
 from mlnt.data.wordy_columns import whole_names
@@ -27,6 +28,7 @@ def read_given(labels: Any, label_column: str | None) -> GivenLabels:
 def with_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
     """Other labels to train on."""
     names = _as_many(given, dataset, "labels")
+    dataset = _noting(passed_over(given, dataset, "labels"), dataset)
     if not dataset.classes:
         names = whole_names(names)
         dataset = replace(dataset, classes=classes_of(names))
@@ -36,7 +38,9 @@ def with_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
 
 
 def with_true_labels(labels: Any, dataset: Dataset) -> Dataset:
-    names = _as_many(read_given(labels, dataset.label_column), dataset, "true_labels")
+    given = read_given(labels, dataset.label_column)
+    names = _as_many(given, dataset, "true_labels")
+    dataset = _noting(passed_over(given, dataset, "true_labels"), dataset)
     dataset = _noting_numbers(names, dataset, "true_labels")
     truth = _numbered(names, dataset, "true_labels")
     return replace(dataset, train=replace(dataset.train, true_labels=truth))
@@ -63,7 +67,24 @@ def named_as(names: Sequence[str], classes: Sequence[str]) -> list[str]:
 
 
 def _as_many(given: GivenLabels, dataset: Dataset, what: str) -> list[str]:
-    """As many labels as the training data has samples, or as it came with; in their order."""
+    """As many labels as the training data has samples, or as it came with; in their order.
+
+    Where a column names the samples, by that. One that numbers them says the same, or it would be
+    left to chance whose labels are taken.
+    """
+    if given.numbers is None:
+        named = by_name(given, dataset, what)
+        return _by_place(given, dataset, what) if named is None else named
+    placed = _by_place(given, dataset, what)
+    if not says_the_same(given, placed, dataset):
+        raise InputError(
+            f"{what}: {given.column} says other labels than the one that names the samples; take "
+            "one of both columns out"
+        )
+    return placed
+
+
+def _by_place(given: GivenLabels, dataset: Dataset, what: str) -> list[str]:
     rows, count = dataset.train_indices, len(given.names)
     if rows is not None and count == dataset.came:
         names = given.in_order()
@@ -100,7 +121,11 @@ def _noting_numbers(names: Sequence[str], dataset: Dataset, what: str) -> Datase
         return dataset
     numbers = few_of([str(place) for place in range(len(dataset.classes))])
     note = f"{what}: {numbers} are taken for {few_of(dataset.classes)}, in this order"
-    return replace(dataset, notes=(*dataset.notes, note))
+    return _noting([note], dataset)
+
+
+def _noting(notes: Iterable[str], dataset: Dataset) -> Dataset:
+    return replace(dataset, notes=(*dataset.notes, *notes))
 
 
 def with_truth_of(labels: Any, dataset: Dataset) -> Dataset:

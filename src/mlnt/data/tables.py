@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress, pairwise
 from pathlib import Path
 from typing import NoReturn
@@ -64,6 +64,8 @@ class GivenLabels:
     names: list[str]
     numbers: Sequence[int] | None = None
     column: str = ""  # of the numbers, and of which file
+    # The other columns of a table: one of them may name the samples that the labels are of.
+    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def in_order(self, rows: Sequence[int] | None = None) -> list[str]:
         """By the number of their row, where they have been sorted by something else.
@@ -106,15 +108,16 @@ def read_labels(path: Path, label_column: str | None) -> GivenLabels:
         raise InputError(f"{path} has no column {either}'label' (columns: {', '.join(header)})")
     labels = _labels(rows, label, path)
     assert labels is not None
+    others = {header[i]: [r[i].strip() for r in rows] for i in range(len(header)) if i != label}
     for name in INDEX_NAMES:
-        if name in header and header.index(name) != label:
-            cells = [row[header.index(name)].strip() for row in rows]
+        if name in others:
+            cells = others[name]
             if not all(cell.isdecimal() for cell in cells):
                 break  # it says something else
-            return GivenLabels(
-                labels, [int(cell) for cell in cells], f"{path}: the column {name!r}"
-            )
-    return GivenLabels(labels)
+            del others[name]
+            numbers = [int(cell) for cell in cells]
+            return GivenLabels(labels, numbers, f"{path}: the column {name!r}", others)
+    return GivenLabels(labels, others=others)
 
 
 def read_picture_paths(
