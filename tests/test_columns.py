@@ -89,7 +89,8 @@ class TestOfATable:
         unseen = CELLS | {"city": ["Paris"] * 40, "n": [""] * 40}
         assert len(mlnt.predict(run, write(tmp_path / "w.csv", unseen)).predicted) == 40
         wrong = CELLS | {"n": ["many"] * 40}
-        with pytest.raises(mlnt.InputError, match="'n' is not numeric, but that of the training"):
+        said = r"'n' is not numeric \(row 1: 'many'\), but that of the training data is"
+        with pytest.raises(mlnt.InputError, match=said):
             mlnt.predict(run, write(tmp_path / "z.csv", wrong))
         with pytest.raises(mlnt.InputError, match="'age', 'married', 'city' are miss"):
             mlnt.predict(run, write(tmp_path / "q.csv", {"n": CELLS["n"]}))

@@ -138,3 +138,90 @@ def test_columns_without_names_go_by_their_order(tmp_path: Path) -> None:
 def test_no_columns_at_all() -> None:
     with pytest.raises(mlnt.InputError, match=r"no samples|no columns"):
         mlnt.open_dataset(pandas.DataFrame(), labels=[])
+
+
+class TestWhatTrainingGaveBack:
+    """Asked about a data frame, as `mlnt.predict` is."""
+
+    def test_columns_go_by_their_names(self) -> None:
+        frame = NUMBERS.assign(label=LABELS)
+        training = mlnt.train(frame, **QUICK)
+        expected = training.predict_probabilities(NUMBERS.to_numpy())
+        for given in (NUMBERS[["b", "a"]], frame, frame.assign(city="Oslo")):
+            assert torch.equal(training.predict_probabilities(given), expected)
+        with pytest.raises(mlnt.InputError, match="'b' is missing"):
+            training.predict_probabilities(frame[["a", "label"]])
+
+    def test_categories_and_missing_cells(self) -> None:
+        frame = NUMBERS.assign(city=["Oslo", "Rome", None, "Oslo"] * 10, label=LABELS)
+        training = mlnt.train(frame, **QUICK)
+        expected = training.predict_probabilities(frame[["a", "b", "city"]])
+        found = training.predict_probabilities(frame[["label", "city", "b", "a"]])
+        assert torch.equal(found, expected)
+
+    def test_texts(self) -> None:
+        frame = pandas.DataFrame({"n": range(40), "title": ["good day", "bad day"] * 20})
+        training = mlnt.train(frame.assign(label=LABELS), text_column="title", **QUICK)
+        expected = training.predict_probabilities(list(frame["title"]))
+        for given in (frame, frame.assign(label=LABELS), frame[["title"]]):
+            assert torch.equal(training.predict_probabilities(given), expected)
+
+
+class TestCellsMissingInNewData:
+    """Of columns that had none missing in training: filled with their middle, and said."""
+
+    SAID = (
+        "3 missing cells in 2 of 40 rows, in 'a' (1), 'b' (2): filled with the middle of the "
+        "column in the training data, where none was missing"
+    )
+
+    @pytest.fixture
+    def gaps(self) -> Any:
+        frame = NUMBERS.copy()
+        frame.loc[3, ["a", "b"]] = np.nan
+        frame.loc[5, "b"] = np.nan
+        return frame
+
+    @pytest.mark.parametrize("beside", [{}, {"city": ["Oslo", "Rome"] * 20}])
+    def test_predict(self, tmp_path: Path, gaps: Any, beside: dict[str, Any]) -> None:
+        training = mlnt.train(NUMBERS.assign(**beside, label=LABELS), out=tmp_path / "run", **QUICK)
+        middle = NUMBERS.median() if beside else NUMBERS.mean()
+        expected = training.predict_probabilities(gaps.fillna(middle).assign(**beside))
+        gaps = gaps.assign(**beside)
+        gaps.assign(label=LABELS).to_csv(tmp_path / "gaps.csv", index=False)
+        for given in (gaps, gaps.astype(object), tmp_path / "gaps.csv"):
+            found = mlnt.predict(tmp_path / "run", given)
+            assert found.notes == (self.SAID,)
+            torch.testing.assert_close(found.probabilities, expected)
+        with pytest.warns(UserWarning, match="missing") as warned:
+            probabilities = training.predict_probabilities(gaps)
+        assert [str(warning.message) for warning in warned] == [self.SAID]
+        torch.testing.assert_close(probabilities, expected)
+
+    def test_one(self, tmp_path: Path, gaps: Any) -> None:
+        mlnt.train(NUMBERS.assign(label=LABELS), out=tmp_path / "run", **QUICK)
+        (note,) = mlnt.predict(tmp_path / "run", gaps[5:6]).notes
+        assert note.startswith("1 missing cell in 1 of 1 row, in 'b' (1): filled")
+        with pytest.raises(mlnt.InputError, match="features must be finite"):
+            mlnt.predict(tmp_path / "run", gaps.to_numpy())
+
+    def test_training_and_test_data_keep_their_rules(self, gaps: Any, tmp_path: Path) -> None:
+        new = gaps.assign(label=LABELS)
+        new.to_csv(tmp_path / "gaps.csv", index=False)
+        for given, said in ((new, "must be finite"), (tmp_path / "gaps.csv", "fill these, or")):
+            with pytest.raises(mlnt.InputError, match=said):
+                mlnt.open_dataset(NUMBERS.assign(label=LABELS), test=given)
+
+    @pytest.mark.parametrize("beside", [{}, {"city": ["Oslo", "Rome"] * 20}])
+    def test_estimator(self, gaps: Any, beside: dict[str, Any]) -> None:
+        settings: dict[str, Any] = {**QUICK, "random_state": 0}
+        found = mlnt.MLNTClassifier(**settings).fit(NUMBERS.assign(**beside), LABELS)
+        middle = NUMBERS.median() if beside else NUMBERS.mean()
+        expected = found.predict_proba(gaps.fillna(middle).assign(**beside))
+        with pytest.warns(UserWarning, match="missing") as warned:
+            probabilities = found.predict_proba(gaps.assign(**beside))
+        assert [str(warning.message) for warning in warned] == [self.SAID]
+        np.testing.assert_allclose(probabilities, expected, rtol=1e-5)
+        array = gaps.to_numpy()
+        with pytest.raises(mlnt.InputError, match=r"contains NaN; fill it, or give a data frame"):
+            mlnt.MLNTClassifier(**settings).fit(array, LABELS)

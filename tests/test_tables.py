@@ -160,7 +160,8 @@ class TestColumnsOfARun:
             ("b,city\n1,Oslo\n", r"not all columns .*: 'a' is missing \(columns: b, city\)"),
             ("text\nOslo\n", r"'a', 'b' are missing \(columns: text\)"),
             ("a,b\n1,2\n3,two\n", r"'b' is not numeric \(row 2: 'two'\), but that of the tr"),
-            ("a,b\n1,2\n3,\n", "row 2 has nothing in column 'b'"),
+            ("a,b\n1,2\n3,inf\n", "row 2 has 'inf' in column 'b'"),
+            ("a,b,b\n1,2,3\n", "two columns of one name"),
             ("a;b\n1;2,5\n", "decimal commas"),
         ],
     )

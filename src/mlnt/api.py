@@ -8,6 +8,7 @@ import math
 import platform
 import shlex
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +22,10 @@ from mlnt.allocator import memory_kept
 from mlnt.config import Settings, make_settings, settings_from
 from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.fingerprint import fingerprint, fingerprint_of_inputs, other_fingerprints
+from mlnt.data.frames import is_frame
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
-from mlnt.data.sources import Dataset, Source, Split, open_dataset
+from mlnt.data.sources import Dataset, Source, Split, open_dataset, read_new
 from mlnt.device import (
     computing,
     drawing_from,
@@ -62,8 +64,18 @@ class Training:
     label_issues: LabelIssues
     folder: Path | None
 
+    text_column: str | None = None  # of the texts that were trained on
+
     def predict_probabilities(self, samples: Any) -> Tensor:
-        """Class probabilities [N, C] of raw samples: images, rows or texts."""
+        """Class probabilities [N, C] of raw samples: images, rows or texts.
+
+        Of a data frame the columns that were trained on, by their names.
+        """
+        if is_frame(samples):
+            raw, notes = read_new(samples, self.encoder, None, self.text_column)
+            samples = raw.samples
+            for note in notes:
+                warnings.warn(note, stacklevel=2)
         return predict_probabilities(self.model, self.encoder.encode(samples)).cpu()
 
 
@@ -158,6 +170,7 @@ def train(
         history=[row for stage in result.stages for row in stage.history],
         label_issues=outcome.issues,
         folder=None if out is None else Path(out),
+        text_column=prepared.text_column,
     )
 
 

@@ -3,9 +3,10 @@
 X, y -> samples and class numbers, checked -> validation held out -> `train` -> fitted state
 """
 
+import contextlib
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Self
 
@@ -20,14 +21,14 @@ from torch import Tensor, nn
 
 from mlnt.api import train
 from mlnt.config import Settings, fields_by_name
-from mlnt.data.columns import Column, needs_columns
+from mlnt.data.columns import needs_columns
 from mlnt.data.dataset import Dataset
-from mlnt.data.encoding import Encoder, TableEncoder
+from mlnt.data.encoding import TableEncoder
 from mlnt.data.frames import is_frame
 from mlnt.data.label_files import as_array, as_texts
-from mlnt.data.oddities import other_range
+from mlnt.data.oddities import filled_cells, other_range
 from mlnt.data.prepare import hold_out
-from mlnt.data.sources import open_dataset
+from mlnt.data.sources import open_dataset, read_new
 from mlnt.defaults import choose_settings
 from mlnt.device import pick_device
 from mlnt.errors import InputError
@@ -225,9 +226,28 @@ class MLNTClassifier(ClassifierMixin, BaseEstimator):
             rows = images.reshape(len(images), math.prod(images.shape[1:]))
             checked = validate_data(self, rows, reset=first, force_writeable=True)
             return checked.reshape(images.shape)
-        if is_frame(X) and (needs_columns(X) if first else _made_of(self.encoder_)):
+        if is_frame(X) and not first:
+            return self._filled(X)
+        if is_frame(X) and needs_columns(X):
             return validate_data(self, X, reset=first, skip_check_array=True)
-        return validate_data(self, X, reset=first, force_writeable=True)
+        with _saying_what_frames_may():
+            return validate_data(self, X, reset=first, force_writeable=True)
+
+    def _filled(self, X: Any) -> np.ndarray:
+        """Rows of numbers of a data frame; what is missing is filled, as `mlnt.predict` does it."""
+        assert isinstance(self.encoder_, TableEncoder)
+        if self.encoder_.made_of:
+            checked = validate_data(self, X, reset=False, skip_check_array=True)
+            raw, notes = read_new(checked, self.encoder_, None, None)
+            rows_ND = raw.samples
+        else:
+            rows_ND = validate_data(self, X, reset=False, ensure_all_finite="allow-nan")
+            names = getattr(self, "feature_names_in_", self.encoder_.columns)
+            notes = filled_cells(names, np.isnan(rows_ND))
+            rows_ND = self.encoder_.filled(rows_ND)
+        for note in notes:
+            warnings.warn(note, stacklevel=4)
+        return rows_ND
 
     def _with_validation(self, dataset: Dataset, share: float, seed: int) -> Dataset:
         """A share of each class held out; where that is too little, the training data once more."""
@@ -262,8 +282,18 @@ def _dense(X: Any) -> np.ndarray:
     return X.toarray()
 
 
-def _made_of(encoder: Encoder) -> tuple[Column, ...]:
-    return encoder.made_of if isinstance(encoder, TableEncoder) else ()
+@contextlib.contextmanager
+def _saying_what_frames_may() -> Iterator[None]:
+    """Scikit-learn says that missing values are not taken; of data frames they are."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("Input X contains NaN"):
+            raise
+        raise InputError(
+            "Input X contains NaN; fill it, or give a data frame (pandas.DataFrame(X)) to fit and "
+            "to predict, of which missing cells are taken"
+        ) from None
 
 
 def _labels(y: Any) -> np.ndarray:

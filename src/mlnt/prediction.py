@@ -22,7 +22,7 @@ from mlnt.data.oddities import only_some, other_range
 from mlnt.data.picture_sets import pictures_to_predict
 from mlnt.data.pictures import NO_LABEL, printable
 from mlnt.data.saved_splits import open_splits
-from mlnt.data.sources import Source, fitting, read_further
+from mlnt.data.sources import Source, read_new
 from mlnt.data.tables import is_table
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
@@ -70,7 +70,7 @@ def predict(
     samples: list[str] | None = None
     unknown: tuple[str, ...] = ()
     inputs: Tensor | ImageFiles
-    pictures = None
+    pictures, notes = None, list[str]()
     if isinstance(data, str | Path) and (encoder.kind == "image" or not is_table(Path(data))):
         # A table is read by the columns of the training data, whatever pictures stand beside them.
         pictures = pictures_to_predict(Path(data), encoder, classes, label_column, text_column)
@@ -80,8 +80,8 @@ def predict(
         samples = [printable(text) for text in split.texts or ()]
         labels = None if unknown else split.labels
     else:
-        raw = read_further(data, encoder, label_column, text_column)
-        raw = fitting(raw, encoder, "this")
+        raw, notes_of_it = read_new(data, encoder, label_column, text_column)
+        notes += notes_of_it
         inputs = encoder.encode(raw.samples)
         given = named_as(raw.labels or (), classes)
         unknown = tuple(name for name in dict.fromkeys(given) if name and name not in classes)
@@ -89,7 +89,8 @@ def predict(
             labels = torch.tensor([classes.index(name) if name else NO_LABEL for name in given])
     probabilities_NC = predict_probabilities(network.to(pick_device(device)), inputs).cpu()
     counted = readable(inputs)
-    correct, notes = None, list(other_range(inputs, encoder, "these"))
+    correct = None
+    notes += other_range(inputs, encoder, "these")
     if isinstance(encoder, TextEncoder) and isinstance(inputs, Tensor):
         notes += encoder.note_unread(inputs, "texts")
     if labels is not None:

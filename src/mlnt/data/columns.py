@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlnt.data.wordy_columns import are_categories, check_numbers, is_missing
+from mlnt.data.wordy_columns import are_categories, is_missing, raise_words
 from mlnt.errors import InputError
 
 TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
@@ -62,10 +62,7 @@ class Column:
             return
         numbers = parsed(cells)
         if numbers is None:
-            check_numbers(what, self.name, list(cells))
-            raise InputError(
-                f"{what}: column {self.name!r} is not numeric, but that of the training data is"
-            )
+            raise_words(what, self.name, list(cells))
         _check_infinite(numbers, self.name, what)
         is_missing_N = np.isnan(numbers)
         yield np.where(is_missing_N, self.fill, numbers)

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +147,21 @@ class TableEncoder:
     def table_columns(self) -> tuple[str, ...]:
         """The names that the table has for them."""
         return tuple(column.name for column in self.made_of) or self.columns
+
+    @property
+    def with_gaps(self) -> tuple[Column, ...]:
+        """`made_of`, but with NaN where a cell is missing though none was in training."""
+        names = () if self.columns == unnamed(len(self.columns)) else self.columns
+        return tuple(
+            column if column.marks or column.categories else replace(column, fill=math.nan)
+            for column in self.made_of or map(Column, names)
+        )
+
+    def filled(self, rows_ND: np.ndarray) -> np.ndarray:
+        """The rows with the middle of their column where they hold NaN."""
+        fill_of = {column.name: column.fill for column in self.made_of}
+        middle = [fill_of.get(n, m) for n, m in zip(self.columns, self.mean, strict=True)]
+        return np.where(np.isnan(rows_ND), middle, rows_ND)
 
     def encode(self, rows: Any) -> Tensor:
         """Of rows of numbers, or of a data frame as that of the training was."""

@@ -118,6 +118,19 @@ def made_columns(columns: Sequence[Column]) -> Iterator[str]:
         )
 
 
+def filled_cells(columns: Sequence[str], lacks_ND: np.ndarray) -> Iterator[str]:
+    """A note of cells that were missing in new data, but in none of the training data."""
+    counts = zip(columns, lacks_ND.sum(axis=0).tolist(), strict=True)
+    if by_column := [f"{name!r} ({count:,})" for name, count in counts if count]:
+        cells, rows, all_rows = int(lacks_ND.sum()), int(lacks_ND.any(axis=1).sum()), len(lacks_ND)
+        yield (
+            f"{cells:,} missing cell{'s' * (cells > 1)} in {rows:,} of {all_rows:,} "
+            f"row{'s' * (all_rows > 1)}, in "
+            f"{few_of(by_column)}: filled with the middle of the column in the training data, "
+            "where none was missing"
+        )
+
+
 def other_range(inputs: Tensor | ImageFiles, encoder: Encoder, what: str) -> Iterator[str]:
     """A note where images vary far less or more than those trained on: 0 … 1 for 0 … 255; of
     pictures on disk where it was to be guessed what is white."""

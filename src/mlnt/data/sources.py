@@ -53,6 +53,7 @@ from mlnt.data.label_files import (
 from mlnt.data.oddities import (
     far_values,
     few_of,
+    filled_cells,
     label_once_more,
     made_columns,
     named_as_labels,
@@ -228,6 +229,24 @@ def read_further(
     return read(source, label_column, text_column, as_trained, wanted)
 
 
+def read_new(
+    source: Source, encoder: Encoder, label_column: str | None, text_column: str | None
+) -> tuple[Raw, Iterator[str]]:
+    """Data to predict, by the columns that the training data had, and what to say of it.
+
+    Of a table or a data frame, missing cells are filled with what training knows of their column.
+    """
+    as_trained = AsTrained()
+    if isinstance(encoder, TableEncoder):
+        as_trained = AsTrained(encoder.table_columns, encoder.with_gaps)
+    raw = fitting(read(source, label_column, text_column, as_trained), encoder, "this")
+    if not isinstance(encoder, TableEncoder) or not raw.columns:
+        return raw, iter(())
+    rows_ND = np.asarray(raw.samples, np.float64)
+    notes = filled_cells(encoder.columns, np.isnan(rows_ND))
+    return replace(raw, samples=encoder.filled(rows_ND)), notes
+
+
 def _name_of(source: Source) -> str:
     return Path(source).stem if isinstance(source, str | Path) else ARRAYS
 
@@ -238,7 +257,9 @@ def _from_arrays(samples: Any, labels: Any, as_trained: AsTrained | None = None)
     made = () if as_trained is None else as_trained.made_of
     if is_frame(samples) and (made or (_may_be_made(samples) and as_trained is None)):
         header, what = [str(name) for name in samples.columns], "the data frame"
-        places = known_columns(header, [column.name for column in made], what)
+        places = None
+        if _names_of_columns(samples):  # numbers are no names: such columns go by their order
+            places = known_columns(header, [column.name for column in made], what)
         cells = cells_of(samples if places is None else samples.iloc[:, places])
         made = made or fit_columns(header, cells, what)
         samples, columns = numbers_of(made, cells, what), names_of(made)
@@ -269,8 +290,9 @@ def _may_be_made(frame: Any) -> bool:
 
 
 def _names_of_columns(samples: Any) -> tuple[str, ...]:
-    """Of a data frame, if they are names."""
-    columns = list(getattr(samples, "columns", ()))
+    """Of a data frame, or of one of its columns, if they are names."""
+    one = (getattr(samples, "name", None),) if hasattr(samples, "iloc") else ()
+    columns = list(getattr(samples, "columns", one))
     return tuple(columns) if all(isinstance(name, str) for name in columns) else ()
 
 

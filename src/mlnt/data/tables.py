@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress, pairwise
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
@@ -27,8 +26,8 @@ from mlnt.data.wordy_columns import (
     are_categories,
     check_numbers,
     explain,
-    is_missing,
     is_number,
+    raise_words,
     whole_names,
 )
 from mlnt.errors import InputError, did_you_mean
@@ -241,13 +240,23 @@ class _Body:
         names, made = self.as_trained.columns, self.as_trained.made_of
         places = known_columns(self.header, names, str(self.path))
         if places is None and made:
-            places = self.others  # by their order
+            places = self._by_order(names)
         if places is None:
             return None
         cells = [[row[i] for row in self.rows] for i in places]
         if made:
             return Table("table", numbers_of(made, cells, self.path), columns=names_of(made))
         return Table("table", _numbers(self.path, names, cells), columns=names)
+
+    def _by_order(self, names: Sequence[str]) -> list[int]:
+        """All columns, where the training data had no names, or a name twice."""
+        header = [self.header[i] for i in self.others]
+        if names != unnamed(len(names)) and len(set(names)) == len(names):
+            raise InputError(
+                f"{self.path} has two columns of one name ({few_of(header)}); which is that of the "
+                "training data?"
+            )
+        return self.others
 
     def samples(self, text_column: str | None) -> Table:
         """Texts of the column that is named or the only one, else numbers of all columns."""
@@ -382,7 +391,7 @@ def _numbers(
     found = [parsed(of_it) for of_it in cells] if numbers is None else list(numbers)
     for name, of_it, values in zip(names, cells, found, strict=True):
         if values is None:
-            _raise_words(path, name, of_it)
+            raise_words(path, name, of_it)
     values_ND = np.column_stack([values for values in found if values is not None])
     is_bad = ~np.isfinite(values_ND)
     if is_bad.any():
@@ -414,16 +423,6 @@ def known_columns(header: Sequence[str], features: Sequence[str], what: str) -> 
         return None
     places = {name: place for place, name in enumerate(header)}
     return [places[name] for name in features]
-
-
-def _raise_words(path: Path, name: str, cells: Sequence[str]) -> NoReturn:
-    """Of a column that holds words here, but numbers in the training data."""
-    check_numbers(path, name, cells)
-    row, cell = next((n, c) for n, c in enumerate(cells, 1) if not (is_number(c) or is_missing(c)))
-    raise InputError(
-        f"{path}: column {name!r} is not numeric (row {row}: {cell[:40]!r}), "
-        "but that of the training data is"
-    )
 
 
 def _with_label(

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from mlnt.errors import InputError
 
@@ -66,6 +67,16 @@ def check_numbers(
             f"{path}: column {name!r} is not numeric (row {row}: {first!r}); fill the "
             f"{len(words):,} cells that are no numbers, or remove their rows"
         )
+
+
+def raise_words(path: str | Path, name: str, cells: Sequence[str]) -> NoReturn:
+    """Of a column that holds words here, but numbers in the training data."""
+    check_numbers(path, name, cells)
+    row, cell = next((n, c) for n, c in enumerate(cells, 1) if not (is_number(c) or is_missing(c)))
+    raise InputError(
+        f"{path}: column {name!r} is not numeric (row {row}: {cell[:40]!r}), "
+        "but that of the training data is"
+    )
 
 
 def are_categories(cells: Sequence[str]) -> bool:
