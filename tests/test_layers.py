@@ -35,7 +35,7 @@ LAYERS = (
     {"api", "prediction"},
     {"export"},
     {"reproduce", "bench", "estimator"},
-    {"terminal", "cli", "cli_bench", "cli_reproduce", "cli_settings"},
+    {"terminal", "cli", "cli_bench", "cli_data", "cli_reproduce", "cli_settings"},
 )
 
 

@@ -14,10 +14,10 @@ import typer
 
 from mlnt import api, prediction
 from mlnt.cli_bench import bench_command, new_file
+from mlnt.cli_data import check_command
 from mlnt.cli_reproduce import reproduce_command, results_command
 from mlnt.cli_settings import with_settings
 from mlnt.config import PRESETS
-from mlnt.data.check import check_tree
 from mlnt.data.known import NAMED
 from mlnt.data.oddities import few_of
 from mlnt.distributed import ProcessLost, join
@@ -339,23 +339,7 @@ def report(runs: Annotated[list[Path], typer.Argument(help="run folders")]) -> N
         console.print(str(folder.file(REPORT)), soft_wrap=True)
 
 
-@data_app.command()
-def check(
-    path: Annotated[
-        Path,
-        typer.Argument(help="a folder of pictures by class, Clothing1M's, a saved set or a table"),
-    ],
-    seconds: Annotated[float, typer.Option(min=1, help="time to spend")] = 60,
-    label_column: Annotated[str | None, typer.Option(help="of a table")] = None,
-) -> None:
-    """Say whether pictures, a table or a set of Hugging Face are complete; status 1 if not."""
-    found = check_tree(path, seconds, label_column)
-    for part in found.to_rich():
-        console.print(part, soft_wrap=isinstance(part, str))
-    if not found.ok:
-        raise typer.Exit(1)
-
-
+data_app.command(name="check")(check_command)
 app.command(name="reproduce")(reproduce_command)
 app.command(name="results")(results_command)
 app.command(name="bench")(bench_command)

@@ -14,11 +14,12 @@ import numpy as np
 from rich.table import Table
 
 from mlnt.data import clothing1m
+from mlnt.data.dataset import Dataset
 from mlnt.data.folders import image_folder_parts
 from mlnt.data.huggingface import is_saved_dataset, read_saved
 from mlnt.data.image_files import CROP, SIZE
 from mlnt.data.label_files import sorted_classes
-from mlnt.data.picture_sets import find_pictures
+from mlnt.data.picture_sets import find_pictures, from_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, PathTable, PictureError, read_picture
 from mlnt.data.raw import exists
 from mlnt.data.sources import open_dataset
@@ -60,6 +61,7 @@ class Report:
     unreadable: dict[str, str] = field(default_factory=dict)  # path: reason
     seconds: float = 0.0
     things: str = "pictures"
+    dataset: Dataset | None = None  # what a training would be of, where there may be one
 
     @property
     def pictures(self) -> int:
@@ -141,16 +143,16 @@ def check_tree(path: str | Path, seconds: float = 60, label_column: str | None =
     """Look at a Clothing1M tree, an image folder, a saved data set or a table for about so long."""
     began, path = time.monotonic(), Path(path)
     read: Read = read_picture
-    if exists(path) and is_table(path):
-        report, tables = _table_report(path, label_column)
+    if exists(path) and not path.is_dir():
+        report, tables = _file_report(path, label_column)
         _look_for(report, tables, began + LISTING_SHARE * seconds)
         _decode_some(report, tables, read, lambda: time.monotonic() - began < seconds)
         report.seconds = time.monotonic() - began
         return report
-    if not exists(path) or not path.is_dir():
+    if not exists(path):
         raise InputError(
-            f"no folder or table at {path}; give a CSV or TSV, a Clothing1M tree, an image folder "
-            "or a saved data set"
+            f"no folder or file at {path}; give a CSV, a TSV or an .npz, a Clothing1M tree, an "
+            "image folder or a saved data set"
         )
     _refuse_other_kinds(path)
     place = clothing1m.lists_folder(path)
@@ -214,15 +216,21 @@ def _folder_report(path: Path) -> tuple[Report, list[PathTable]]:
     return _report_of(image_folder_parts(path), path, "image folder")
 
 
-def _table_report(path: Path, label_column: str | None) -> tuple[Report, list[PathTable]]:
-    """Of a CSV or TSV, opened as for a training; pictures that it names are looked for later."""
+def _file_report(path: Path, label_column: str | None) -> tuple[Report, list[PathTable]]:
+    """Of a CSV, a TSV or an .npz, opened as for a training; pictures that a table names are looked
+    for later."""
     if parts := find_pictures(path, label_column):
         return _report_of(parts, path.resolve().parent, f"pictures of {path.name}")
     data = open_dataset(path, label_column=label_column)
-    count, per_class = len(data.train), data.train.labels.bincount(minlength=len(data.classes))
-    counts = [PartCount("train", count, per_class.tolist())]
-    report = Report(path, data.kind, data.classes, counts, notes=list(data.notes), things="rows")
-    report.looked_for = report.decoded = count
+    counts = [
+        PartCount(name, len(split), split.labels.bincount(minlength=len(data.classes)).tolist())
+        for name in ("train", "validation", "test")
+        if (split := getattr(data, name)) is not None
+    ]
+    things = "rows" if is_table(path) else "samples"
+    notes = list(data.notes)
+    report = Report(path, data.kind, data.classes, counts, notes=notes, things=things, dataset=data)
+    report.looked_for = report.decoded = report.pictures
     return report, []
 
 
@@ -236,7 +244,9 @@ def _report_of(parts: Parts, path: Path, kind: str) -> tuple[Report, list[PathTa
             without = len(part.labels) - len(labelled)
             counts.append(PartCount(name, len(part.labels), per_class, without))
             tables.append(part.paths)
-    return Report(path, kind, parts.classes, counts, notes=list(parts.notes)), tables
+    dataset = from_pictures(parts) if parts.classes and not counts[0].without_label else None
+    notes = list(parts.notes)
+    return Report(path, kind, parts.classes, counts, notes=notes, dataset=dataset), tables
 
 
 def _saved_report(path: Path) -> tuple[Report, list[PathTable], Read]:
@@ -256,6 +266,11 @@ def _saved_report(path: Path) -> tuple[Report, list[PathTable], Read]:
             counts.append(PartCount(name, rows, [by_name[n] for n in classes], rows - labelled))
     report = Report(path, kind, classes, counts, notes=list(found.notes), things="rows")
     report.looked_for = report.decoded = report.pictures
+    if classes and report.ok:
+        try:
+            report.dataset = open_dataset(path)
+        except InputError as error:
+            report.notes.append(f"`mlnt train` refuses it: {error}")
     return report, [], read_picture
 
 
