@@ -45,6 +45,33 @@ def test_where_labels_may_be(tmp_path: Path, content: str, message: str) -> None
         mlnt.open_dataset(write(tmp_path / "t.csv", content))
 
 
+class TestWithoutALineOfNames:
+    CELLS = "11.71,14.2,386,benign\n" + "12.5,13,400,malignant\n11,15.5,390,benign\n" * 3
+
+    def test_the_first_row_is_not_taken_for_names(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", self.CELLS)
+        said = (
+            r"t.csv: its first line \(11.71, 14.2, 386, benign\) looks like a row, .*a line of na"
+        )
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(path)
+        # Asked for by its name it is taken; but it is said what that means.
+        (note,) = mlnt.open_dataset(path, label_column="benign").notes
+        assert note.startswith("its first line (11.71, 14.2, 386, benign) looks like a row")
+
+    def test_of_a_table_of_pictures(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "a/1.png,a\nb/1.png,b\na/2.png,a\n")
+        with pytest.raises(mlnt.InputError, match=r"first line \(a/1.png, a\) looks like a row"):
+            mlnt.open_dataset(path)
+
+    @pytest.mark.parametrize("names", ["0,1,2,label", "1,2,3,label", "400.5,401,401.5,label"])
+    def test_numbers_may_be_names(self, names: str, tmp_path: Path) -> None:
+        cells = self.CELLS.replace("11.71,14.2,386,benign", names)
+        assert mlnt.open_dataset(write(tmp_path / "t.csv", cells)).notes == ()
+        unnamed = write(tmp_path / "u.csv", "0,1,2\n" + "3,4,6\n4,4,5\n" * 3)
+        assert mlnt.open_dataset(unnamed, labels=[0, 1] * 3).notes == ()
+
+
 class TestWhereLabelsCameFrom:
     @pytest.mark.parametrize(
         ("header", "rows"),

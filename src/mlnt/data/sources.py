@@ -200,7 +200,7 @@ def read(
         return _from_arrays(arrays["X"], arrays.get("y"))
     table = read_table(path, label_column, text_column, as_trained, beside)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
-    notes = (*notes, *without_label(table.unlabelled))
+    notes = (*notes, *table.odd, *without_label(table.unlabelled))
     if beside is not None and table.label is None:
         notes = (*notes, *named_as_labels(table.columns, LABEL_NAMES))
     return Raw(

@@ -3,11 +3,13 @@
 import csv
 import re
 import shlex
-from collections.abc import Iterator
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TextIO
 
+from mlnt.data.pictures import is_picture_path
+from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError
 from mlnt.files import open_file, open_text
 
@@ -43,6 +45,22 @@ def read_rows(path: Path, most: int | None = None) -> tuple[list[str], list[list
     if not lines:
         raise InputError(f"{path} must hold a line of column names and at least one row")
     return header, lines
+
+
+def first_row_as_names(names: Sequence[str]) -> str:
+    """What to do where the names of columns look like the first row of a table without any; empty
+    where they do not. Whole numbers that count up are names, as those of an array are."""
+    values = [as_number(name) for name in names]
+    numbers = [value for value in values if value is not None]
+    do_count = all(after == before + 1 for before, after in pairwise(numbers))
+    are_mostly = 2 * len(numbers) > len(names) and not (do_count and numbers[0].is_integer())
+    if not are_mostly and not any(map(is_picture_path, names)):
+        return ""
+    shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+    return (
+        f"its first line ({shown}) looks like a row, not like names of columns, and would be lost; "
+        "write a line of names before it, such as a,b,c,label"
+    )
 
 
 def _other_coding(path: Path, error: UnicodeDecodeError) -> str:

@@ -21,7 +21,7 @@ from mlnt.data.columns import (
 from mlnt.data.encoding import unnamed
 from mlnt.data.oddities import few_of
 from mlnt.data.pictures import are_picture_paths, is_picture_path
-from mlnt.data.table_rows import read_rows
+from mlnt.data.table_rows import first_row_as_names, read_rows
 from mlnt.data.wordy_columns import (
     are_categories,
     check_numbers,
@@ -49,6 +49,7 @@ class Table:
     label: str | None = None  # the column that the labels came from
     labelled: np.ndarray | None = None  # as in Raw
     made_of: tuple[Column, ...] = ()  # as in Raw
+    odd: tuple[str, ...] = ()  # what the user should know of it
 
     @property
     def unlabelled(self) -> int:
@@ -138,6 +139,8 @@ def read_picture_paths(
     column = _find_paths(header, rows, label, path)
     if column is None:
         return None
+    if label is None and not further and beside is None and (lost := first_row_as_names(header)):
+        raise InputError(f"{path}: {lost}")
     labelled = None
     if label is not None and not further:
         rows, labelled = _with_label(rows, label, beside)
@@ -201,6 +204,9 @@ def read_table(
     """
     header, rows = read_rows(path)
     label = _find_label(header, label_column, path, as_trained)
+    lost = "" if as_trained is not None else first_row_as_names(header)
+    if lost and label is None and beside is None:
+        raise InputError(f"{path}: {lost}")
     if label is not None and label_column is None and as_trained is None:
         label = _checked_label(path, header, rows, label, beside)
     labelled = None
@@ -213,7 +219,8 @@ def read_table(
     body = _Body(path, header, rows, label, as_trained, beside)
     table = body.of_known_columns() or body.samples(text_column)
     found = None if label is None else header[label]
-    return replace(table, labels=labels, label=found, labelled=labelled)
+    odd = (lost,) if lost and (label is None or label_column is not None) else ()
+    return replace(table, labels=labels, label=found, labelled=labelled, odd=odd)
 
 
 @dataclass(frozen=True)
