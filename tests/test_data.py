@@ -198,12 +198,16 @@ class TestArrays:
         np.savez(tmp_path / "d.npz", X=np.eye(4), y=np.array([0, 1, 0, 1]))
         assert len(mlnt.open_dataset(tmp_path / "d.npz").train) == 4
         np.savez(tmp_path / "bad.npz", images=np.eye(4))
-        with pytest.raises(mlnt.InputError, match="must hold arrays X and y, it holds images"):
+        with pytest.raises(
+            mlnt.InputError, match=r"must hold arrays X and y \(or .*\), it holds images"
+        ):
             mlnt.open_dataset(tmp_path / "bad.npz")
 
     def test_pickled_arrays_are_refused(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "d.npz", X=np.array([object()]), y=np.array([1]))
-        with pytest.raises(mlnt.InputError, match=r"not a readable \.npz of plain arrays"):
+        names = np.array(["a", "b"], dtype=object)
+        np.savez(tmp_path / "d.npz", X=np.eye(2), y=names)
+        said = r"not a readable \.npz of plain arrays: .* pickled .*names as y\.astype\(str\)"
+        with pytest.raises(mlnt.InputError, match=said):
             mlnt.open_dataset(tmp_path / "d.npz")
 
     @pytest.mark.parametrize(

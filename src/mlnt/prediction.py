@@ -19,6 +19,7 @@ from mlnt.data.huggingface import is_saved_dataset
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import NAMED
 from mlnt.data.oddities import only_some, other_range
+from mlnt.data.other_forms import part_in
 from mlnt.data.picture_sets import pictures_to_predict
 from mlnt.data.pictures import NO_LABEL, printable
 from mlnt.data.saved_splits import open_splits
@@ -119,7 +120,7 @@ def _part_of(data: Source, samples: Sequence[str]) -> str:
     if data in NAMED or find_cifar10(path) is not None or has_idx_files(path):
         return "test"
     if not path.is_dir():
-        return ""
+        return part_in(path, "test") if path.suffix.lower() == ".npz" else ""
     if is_saved_dataset(path):
         splits, _ = open_splits(path)
         return "" if len(splits) == 1 else "test" if "test" in splits else "train"

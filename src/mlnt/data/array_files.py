@@ -45,20 +45,23 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             for member in members:
                 with archive.open(member) as stream:
                     name = member.filename.removesuffix(".npy")
-                    arrays[name] = _read_array(stream, member.file_size)
+                    arrays[name] = _read_array(stream, member.file_size, name)
             return arrays
     except Exception as error:
         raise InputError(f"{path} is not a readable .npz of plain arrays: {error}") from None
 
 
-def _read_array(stream: IO[bytes], size: int) -> np.ndarray:
+def _read_array(stream: IO[bytes], size: int, name: str = "array") -> np.ndarray:
     """An array that takes the `size` bytes of the stream, less its header."""
     version: Any = np.lib.format.read_magic(stream)
     if version not in HEADERS:
         raise ValueError(f"version {version} of the format is not read")
     shape, is_fortran, dtype = HEADERS[version](stream)
     if dtype.hasobject:
-        raise ValueError("it holds pickled objects")
+        raise ValueError(
+            f"it holds pickled objects, which are not read; save names as {name}.astype(str), "
+            f"numbers as {name}.astype(float)"
+        )
     left = size - stream.tell()
     # Compared before an array is made. What takes no byte at all could be claimed without end.
     if dtype.itemsize == 0 or min(shape, default=0) < 0:

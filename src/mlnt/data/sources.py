@@ -62,6 +62,7 @@ from mlnt.data.oddities import (
     span,
     without_label,
 )
+from mlnt.data.other_forms import check_no_dataset, parts_in, way_out
 from mlnt.data.picture_sets import find_pictures, from_pictures, further_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
 from mlnt.data.tables import (
@@ -105,6 +106,10 @@ def open_dataset(
         dataset = _from_known(known)
     elif isinstance(source, str | Path) and is_saved_dataset(source):
         saved = only_labelled(read_saved(source, label_column, text_column))
+        dataset = _from_saved(saved, need_labels=labels is None)
+        dataset = replace(dataset, label_column=label_column)
+    elif isinstance(source, str | Path) and _is_npz(Path(source)) and exists(Path(source)):
+        saved = only_labelled(_read_arrays(Path(source)))
         dataset = _from_saved(saved, need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column)
     elif isinstance(source, str | Path) and (
@@ -153,6 +158,7 @@ def read(
     Of data that is divided: the part that is wanted, validation or test; train where it has no such
     part. `as_trained` and `beside` are as in `read_table`.
     """
+    check_no_dataset(source)
     if isinstance(source, TensorDataset):
         source = source.tensors
     if isinstance(source, torch.utils.data.Dataset | DataLoader):
@@ -189,15 +195,12 @@ def read(
     if is_saved_dataset(path):
         saved = read_saved_rows(path, label_column, text_column, as_trained)
         return getattr(saved, wanted) or saved.train
-    if path.is_dir() or not (is_table(path) or path.suffix.lower() == ".npz"):
-        raise InputError(
-            f"cannot read {path}: expected a CSV, a TSV, an .npz, or a folder of a known data set"
-        )
-    if path.suffix.lower() == ".npz":
-        arrays = read_npz(path)
-        if "X" not in arrays:
-            raise InputError(f"{path} must hold arrays X and y, it holds {', '.join(arrays)}")
-        return _from_arrays(arrays["X"], arrays.get("y"))
+    if path.is_dir() or not (is_table(path) or _is_npz(path)):
+        expected = "expected a CSV, a TSV, an .npz, or a folder of a known data set"
+        raise InputError(f"cannot read {path}: {way_out(path) or expected}")
+    if _is_npz(path):
+        arrays = _read_arrays(path)
+        return getattr(arrays, wanted) or arrays.train
     table = read_table(path, label_column, text_column, as_trained, beside)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
     notes = (*notes, *table.odd, *without_label(table.unlabelled))
@@ -213,6 +216,28 @@ def read(
         made_of=table.made_of,
         labelled=table.labelled,
     )
+
+
+def _is_npz(path: Path) -> bool:
+    return path.suffix.lower() == ".npz"
+
+
+def _read_arrays(path: Path) -> RawParts:
+    """The parts of an .npz; one part alone, whatever its name, is train."""
+    arrays = read_npz(path)
+    found = parts_in(arrays)
+    if not found:
+        raise InputError(
+            f"{path} must hold arrays X and y (or X_train, y_train, X_test and y_test), it holds "
+            f"{', '.join(arrays)}"
+        )
+    raw = {
+        part: _from_arrays(arrays[X], None if y is None else arrays[y])
+        for part, (X, y) in found.items()
+    }
+    train = raw.pop("train") if "train" in raw else raw.popitem()[1]
+    notes = tuple(f"{X} is the data for {part}" for part, (X, _) in found.items() if part in raw)
+    return RawParts(path.stem, (), train, raw.get("validation"), raw.get("test"), notes)
 
 
 def read_further(
