@@ -57,7 +57,10 @@ def test_columns_beside_a_text_column(tmp_path: Path) -> None:
 def test_a_counter_of_rows(tmp_path: Path, first: int) -> None:
     numbers = [first + (7 * i) % 40 for i in range(40)]  # in another order
     path = table(tmp_path / "t.csv", id=numbers, often=[i // 2 for i in range(40)])
-    said = f"column 'id' counts the rows ({first} … {first + 39}); take it out unless it means more"
+    said = (
+        f"column 'id' counts the rows ({first} … {first + 39}); "
+        "leave it out unless it means more: --drop-columns id"
+    )
     assert [note for note in notes(path) if "count" in note] == [said]
 
 
@@ -182,7 +185,7 @@ class TestColumnsOfWords:
         said = self.refused(table(tmp_path / "t.csv", name=[f"n{i}" for i in range(40)]))
         assert said == (
             ": column 'name' is not numeric (row 1: 'n0'); "
-            "make columns of 0 and 1 of categories, or remove them"
+            "make columns of 0 and 1 of categories, or leave them out: --drop-columns name"
         )
 
     def test_some_cells_among_numbers(self, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from mlnt.data.frames import is_frame
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.known import exists
 from mlnt.data.sources import Dataset, Source, Split, open_dataset, read_new
+from mlnt.data.table_rows import as_one_text
 from mlnt.device import (
     computing,
     drawing_from,
@@ -48,6 +49,7 @@ from mlnt.training import Watcher
 # What the source of a run folder may name: nothing else of `train` is a stranger's to choose.
 SOURCE = {
     "data", "labels", "true_labels", "validation_data", "test_data", "label_column", "text_column",
+    "drop_columns",
 }  # fmt: skip
 
 
@@ -91,6 +93,7 @@ def train(
     test_data: Source | None = None,
     label_column: str | None = None,
     text_column: str | None = None,
+    drop_columns: str | Sequence[str] | None = None,
     download: bool = False,
     resume: bool = False,
     deadline: float = math.inf,
@@ -121,6 +124,7 @@ def train(
         "test": test_data,
         "label_column": label_column,
         "text_column": text_column,
+        "drop_columns": as_one_text(drop_columns),
     }
     dataset = _opened(data, options, preset, settings, download, world)
     ready = make_ready(dataset, model, preset, settings, download, world)
@@ -290,7 +294,9 @@ def _source(data: Source | Dataset, options: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(value, str | Path) for value in (data, *given.values())):
         return {"data": None}
     names = {"validation": "validation_data", "test": "test_data"}  # in `train`
-    return {"data": _lasting(data), **{names.get(k, k): _lasting(v) for k, v in given.items()}}
+    # A column may be called like a file that lies here.
+    lasting = {k: str(v) if "_column" in k else _lasting(v) for k, v in given.items()}
+    return {"data": _lasting(data), **{names.get(k, k): v for k, v in lasting.items()}}
 
 
 def _lasting(place: Any) -> str:

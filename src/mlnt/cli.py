@@ -101,6 +101,9 @@ def train(
     test_data: Annotated[str | None, typer.Option(help="test data")] = None,
     label_column: Annotated[str | None, typer.Option(help="column of the labels")] = None,
     text_column: Annotated[str | None, typer.Option(help="column of the texts")] = None,
+    drop_columns: Annotated[
+        str | None, typer.Option(help="columns of a table to leave out: id,date")
+    ] = None,
     download: Annotated[
         bool,
         typer.Option(
@@ -125,6 +128,7 @@ def train(
         "test_data": test_data,
         "label_column": label_column,
         "text_column": text_column,
+        "drop_columns": drop_columns,
         "preset": preset,
     }
     chosen = _folder_of_run(data, out, resume, {**given, **_set(others)})

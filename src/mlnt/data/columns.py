@@ -40,7 +40,7 @@ class Column:
                 raise InputError(
                     f"{what}: column {name!r} is not numeric (row {row}: {word[:40]!r}), and its "
                     f"{len(set(words)):,} different words for {len(words):,} rows are too many for "
-                    "categories; name it as the column of texts, or take it out"
+                    "categories; name it as the column of texts, or leave it out (drop_columns)"
                 )
             return cls(name, categories=tuple(sorted(set(words))))
         _check_infinite(numbers, name, what)
@@ -110,7 +110,7 @@ def fit_columns(
     if count > max(MOST_MADE, 2 * len(columns)):
         raise InputError(
             f"{what}: its categories would make {count:,} columns, at most {MOST_MADE:,} may be; "
-            "take some out"
+            "leave some out (drop_columns)"
         )
     return columns
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from mlnt.data.columns import AsTrained
 from mlnt.data.label_files import check_name, label_names
-from mlnt.data.tables import known_columns, named_columns, unknown_column
+from mlnt.data.table_rows import unknown_column
+from mlnt.data.tables import known_columns, named_columns
 from mlnt.errors import InputError
 
 LABEL_NAME = "label"  # alone: in Python labels have often been parted already, and y is a feature

@@ -9,6 +9,7 @@ stay on disk, as everywhere; texts and numbers are read at once.
 
 import io
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from mlnt.data.saved_splits import (
     open_splits,
     read_features,
 )
+from mlnt.data.table_rows import places_left
 from mlnt.data.tables import LABEL_NAMES, known_columns
 from mlnt.errors import InputError, did_you_mean
 
@@ -67,20 +69,25 @@ def holds_pictures(path: str | Path) -> bool:
 
 
 def read_saved(
-    path: str | Path, label_column: str | None = None, text_column: str | None = None
+    path: str | Path,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    drop: Sequence[str] = (),
 ) -> Parts | RawParts:
     """Its pictures if it has a column of them and no text column is named, else texts or rows."""
     if text_column is None and holds_pictures(path):
-        return read_saved_pictures(path, label_column)
-    return read_saved_rows(path, label_column, text_column)
+        return read_saved_pictures(path, label_column, drop)
+    return read_saved_rows(path, label_column, text_column, drop=drop)
 
 
-def read_saved_pictures(path: str | Path, label_column: str | None = None) -> Parts:
+def read_saved_pictures(
+    path: str | Path, label_column: str | None = None, drop: Sequence[str] = ()
+) -> Parts:
     """Each picture goes by its split and row, such as train/17; NO_LABEL where labels lack."""
     root = Path(path).resolve()
     splits, notes = open_splits(root)
     with expect_intact(root):
-        kinds = kinds_of(splits["train"].features)
+        kinds = _without(kinds_of(splits["train"].features), drop, root)
         column = _find_pictures(kinds, root)
         label = _find_label(kinds, label_column, root)
         names = splits["train"].labels(label)
@@ -106,12 +113,13 @@ def read_saved_rows(
     label_column: str | None = None,
     text_column: str | None = None,
     as_trained: AsTrained | None = None,
+    drop: Sequence[str] = (),
 ) -> RawParts:
     """Texts of one column, or the numbers of all, by the rules that `read_table` has."""
     root = Path(path)
     splits, notes = open_splits(root)
     with expect_intact(root):
-        kinds = kinds_of(splits["train"].features)
+        kinds = _without(kinds_of(splits["train"].features), drop, root)
         label = _find_label(kinds, label_column, root, as_trained)
         columns = None
         if as_trained is not None:
@@ -142,6 +150,12 @@ def read_saved_rows(
         found.get("test"),
         notes,
     )
+
+
+def _without(kinds: Mapping[str, str], drop: Sequence[str], root: Path) -> dict[str, str]:
+    """The kinds of all columns but those to be left out."""
+    names = list(kinds)
+    return {names[i]: kinds[names[i]] for i in places_left(names, drop, root)}
 
 
 def only_labelled(parts: Parts | RawParts) -> Parts | RawParts:
@@ -243,13 +257,13 @@ def _find_samples(
         raise InputError(f"{root} has no column but the label; nothing to learn from")
     if odd:
         raise InputError(
-            f"{root}: column {odd[0]!r} holds neither pictures nor texts nor numbers; take it out, "
-            "with remove_columns"
+            f"{root}: column {odd[0]!r} holds neither pictures nor texts nor numbers; leave it "
+            f"out: --drop-columns {shlex.quote(odd[0])}"
         )
     if texts and len(others) > 1:
         raise InputError(
             f"{root} has texts beside other columns ({', '.join(others)}); name the text column, "
-            "or take out what is no number, with remove_columns"
+            "or leave out what is no number: --drop-columns NAME,NAME"
         )
     return tuple(others)
 

@@ -68,7 +68,7 @@ def row_counters(rows: np.ndarray, columns: Sequence[str]) -> Iterator[str]:
         if np.array_equal(np.sort(rows[:, i]), low[i] + np.arange(len(rows))):
             yield (
                 f"column {columns[i]!r} counts the rows ({low[i]:.0f} … {high[i]:.0f}); "
-                "take it out unless it means more"
+                f"leave it out unless it means more: --drop-columns {shlex.quote(columns[i])}"
             )
 
 

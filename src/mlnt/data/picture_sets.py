@@ -38,18 +38,19 @@ def find_pictures(
     text_column: str | None = None,
     further: bool = False,
     beside: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
 ) -> Parts | None:
     """Of a Clothing1M tree, an image folder, a table of paths or a saved data set; None of others.
 
-    Where a column of texts is named, nobody asks for the pictures beside it. `further` and `beside`
-    as in `read_picture_paths`.
+    Where a column of texts is named, nobody asks for the pictures beside it. `further`, `beside`
+    and `drop` as in `read_picture_paths`.
     """
     path = Path(path)
     if not exists(path):
         return None
     if is_saved_dataset(path):
         has_any = text_column is None and holds_pictures(path)
-        return read_saved_pictures(path, label_column) if has_any else None
+        return read_saved_pictures(path, label_column, drop) if has_any else None
     if path.is_dir():
         if not _may_hold_pictures(path):
             return None
@@ -58,7 +59,7 @@ def find_pictures(
         raise InputError(f"{path} is a single picture; give a folder with one folder per class")
     if not is_table(path) or text_column is not None:
         return None
-    return table_parts(path, label_column, further, beside)
+    return table_parts(path, label_column, further, beside, drop)
 
 
 def _may_hold_pictures(folder: Path) -> bool:
@@ -72,10 +73,11 @@ def table_parts(
     label_column: str | None,
     further: bool = False,
     beside: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
 ) -> Parts | None:
     """Paths are below the table's folder; a row without a label has NO_LABEL. None where it names
     no pictures."""
-    found = read_picture_paths(path, label_column, further, beside)
+    found = read_picture_paths(path, label_column, further, beside, drop)
     if found is None:
         return None
     paths, labels = _below(path, list(found.samples)), found.labels

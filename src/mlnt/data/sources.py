@@ -65,6 +65,7 @@ from mlnt.data.oddities import (
 from mlnt.data.other_forms import check_no_dataset, parts_in, way_out
 from mlnt.data.picture_sets import find_pictures, from_pictures, further_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
+from mlnt.data.table_rows import names_to_drop, places_left
 from mlnt.data.tables import (
     LABEL_NAMES,
     check_labelled,
@@ -86,6 +87,7 @@ def open_dataset(
     test: Source | None = None,
     label_column: str | None = None,
     text_column: str | None = None,
+    drop_columns: str | Sequence[str] | None = None,
     download: bool = False,
 ) -> Dataset:
     """Open a data set by name, path or as arrays.
@@ -98,14 +100,22 @@ def open_dataset(
     true_labels   the correct labels, where an experiment knows them; for the report, and
                   for the methods that are told them: forward_true, cnn_crf, joint_optimization
     validation, test  further data in any of these forms
+    drop_columns  columns of a table, a data frame or a saved data set to leave out: "id,date" or a
+                  list of names
     """
+    drop = names_to_drop(drop_columns)
+    if drop and not _has_columns(source):
+        raise InputError(
+            f"{_name_of(source)} has no named columns to leave out ({', '.join(drop)}); that is "
+            "for tables, data frames and data sets saved by Hugging Face"
+        )
     given = None if labels is None else read_given(labels, label_column)
     beside = None if given is None else given.names
     known = find_known(source, download)
     if known is not None:
         dataset = _from_known(known)
     elif isinstance(source, str | Path) and is_saved_dataset(source):
-        saved = only_labelled(read_saved(source, label_column, text_column))
+        saved = only_labelled(read_saved(source, label_column, text_column, drop))
         dataset = _from_saved(saved, need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column)
     elif isinstance(source, str | Path) and _is_npz(Path(source)) and exists(Path(source)):
@@ -113,7 +123,7 @@ def open_dataset(
         dataset = _from_saved(saved, need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column)
     elif isinstance(source, str | Path) and (
-        parts := find_pictures(source, label_column, text_column, beside=beside)
+        parts := find_pictures(source, label_column, text_column, beside=beside, drop=drop)
     ):
         if Path(source).is_dir() and len(parts.classes) == 1:
             check_not_nested(Path(source), parts.classes[0])
@@ -122,7 +132,7 @@ def open_dataset(
         dataset = _of_labelled(from_pictures(parts), parts.labelled)
         dataset = replace(dataset, label_column=label_column)
     else:
-        raw = read(source, label_column, text_column, beside=beside)
+        raw = read(source, label_column, text_column, beside=beside, drop=drop)
         dataset = _from_raw(raw, _name_of(source), need_labels=labels is None)
         dataset = replace(dataset, label_column=label_column)
     if given is not None:
@@ -152,11 +162,12 @@ def read(
     as_trained: AsTrained | None = None,
     wanted: str = "test",
     beside: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
 ) -> Raw:
     """Samples and labels (None if there are none) of a file or a pair of arrays.
 
     Of data that is divided: the part that is wanted, validation or test; train where it has no such
-    part. `as_trained` and `beside` are as in `read_table`.
+    part. `as_trained`, `beside` and `drop` are as in `read_table`.
     """
     check_no_dataset(source)
     if isinstance(source, TensorDataset):
@@ -171,7 +182,11 @@ def read(
             raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
         return _from_arrays(*source, as_trained)
     if is_frame(source):
-        samples, given = part_frame(source, label_column, text_column, as_trained)
+        frame: Any = source
+        if drop:
+            header = [str(name) for name in frame.columns]
+            frame = frame.iloc[:, places_left(header, drop, "the data frame")]
+        samples, given = part_frame(frame, label_column, text_column, as_trained)
         if as_trained is not None:
             return replace(_from_arrays(samples, None, as_trained), labels=given)
         labelled = None
@@ -201,7 +216,7 @@ def read(
     if _is_npz(path):
         arrays = _read_arrays(path)
         return getattr(arrays, wanted) or arrays.train
-    table = read_table(path, label_column, text_column, as_trained, beside)
+    table = read_table(path, label_column, text_column, as_trained, beside, drop)
     notes = (f"passing over {span(table.passed_over)}",) if table.passed_over else ()
     notes = (*notes, *table.odd, *without_label(table.unlabelled))
     if beside is not None and table.label is None:
@@ -216,6 +231,12 @@ def read(
         made_of=table.made_of,
         labelled=table.labelled,
     )
+
+
+def _has_columns(source: Source) -> bool:
+    if not isinstance(source, str | Path):
+        return is_frame(source)
+    return is_table(Path(source)) or is_saved_dataset(source)
 
 
 def _is_npz(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """A CSV or TSV as rows of cells, whatever these hold."""
 
 import csv
+import io
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import TextIO
 
 from mlnt.data.pictures import is_picture_path
 from mlnt.data.wordy_columns import as_number
-from mlnt.errors import InputError
+from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_file, open_text
 
 LONGEST_LINE = 2**22  # characters
@@ -45,6 +46,46 @@ def read_rows(path: Path, most: int | None = None) -> tuple[list[str], list[list
     if not lines:
         raise InputError(f"{path} must hold a line of column names and at least one row")
     return header, lines
+
+
+def names_to_drop(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Columns to leave out, `id,date` or a list; a name that holds a comma in double quotes."""
+    if isinstance(names, str):
+        row = next(csv.reader([names], skipinitialspace=True), [])
+        return tuple(name.strip() for name in row if name.strip())
+    return tuple(names or ())
+
+
+def as_one_text(names: str | Sequence[str] | None) -> str | None:
+    """What `names_to_drop` reads back."""
+    if names is None or isinstance(names, str):
+        return names
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def places_left(header: Sequence[str], drop: Sequence[str], what: str | Path) -> list[int]:
+    """Of the columns that are not left out; InputError where one of these is none."""
+    for name in drop:
+        if name not in header:
+            raise InputError(f"nothing to leave out: {unknown_column(name, header, what)}")
+    return [place for place, name in enumerate(header) if name not in drop]
+
+
+def without(
+    header: list[str], rows: list[list[str]], drop: Sequence[str], path: Path
+) -> tuple[list[str], list[list[str]]]:
+    """The table less the columns that are to be left out."""
+    left = places_left(header, drop, path)
+    if len(left) == len(header):
+        return header, rows
+    return [header[i] for i in left], [[row[i] for i in left] for row in rows]
+
+
+def unknown_column(column: str, header: Sequence[str], what: str | Path) -> str:
+    hint = did_you_mean(column, header)
+    return f"{what} has no column {column!r}{hint} (columns: {', '.join(header)})"
 
 
 def first_row_as_names(names: Sequence[str]) -> str:

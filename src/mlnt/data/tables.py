@@ -21,7 +21,7 @@ from mlnt.data.columns import (
 from mlnt.data.encoding import unnamed
 from mlnt.data.oddities import few_of
 from mlnt.data.pictures import are_picture_paths, is_picture_path
-from mlnt.data.table_rows import first_row_as_names, read_rows
+from mlnt.data.table_rows import first_row_as_names, read_rows, unknown_column, without
 from mlnt.data.wordy_columns import (
     are_categories,
     check_numbers,
@@ -30,7 +30,7 @@ from mlnt.data.wordy_columns import (
     raise_words,
     whole_names,
 )
-from mlnt.errors import InputError, did_you_mean
+from mlnt.errors import InputError
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
 INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the report writes it
@@ -125,16 +125,17 @@ def read_picture_paths(
     label_column: str | None,
     further: bool = False,
     beside: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
 ) -> Table | None:
     """The paths of pictures that a table names, and their labels; None if it names none.
 
     Of `further` data, beside that of the training, labels may be missing; and where others are
-    given `beside`, as in `read_table`.
+    given `beside`, as in `read_table`, which `drop` too is as in.
     """
     header, rows = read_rows(path, LOOKED_AT_FIRST)  # most tables name none: enough to see that
     if not any(is_picture_path(cell) for row in rows for cell in row):
         return None
-    header, rows = read_rows(path)
+    header, rows = without(*read_rows(path), drop, path)
     label = _find_label(header, label_column, path, AsTrained() if further else None)
     column = _find_paths(header, rows, label, path)
     if column is None:
@@ -178,7 +179,7 @@ def _find_paths(
         names = ", ".join(header[i] for i in holding)
         raise InputError(
             f"{path} has several columns of paths of pictures ({names}); call the one to learn "
-            "from 'path', or take the others out"
+            "from 'path', or leave the others out: --drop-columns NAME"
         )
     return holding[0] if holding else None
 
@@ -195,14 +196,16 @@ def read_table(
     text_column: str | None,
     as_trained: AsTrained | None = None,
     beside: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
 ) -> Table:
     """Read a table with a header. A column without a name (a saved row index) is passed over.
 
     as_trained  how data beside that of the training is read; None: this is for training
     beside      labels that are given beside the table, in the place of its own; these may then be
                 missing, but are counted: others may be given for the labelled rows alone
+    drop        columns that are left out, for training
     """
-    header, rows = read_rows(path)
+    header, rows = without(*read_rows(path), drop, path)
     label = _find_label(header, label_column, path, as_trained)
     lost = "" if as_trained is not None else first_row_as_names(header)
     if lost and label is None and beside is None:
@@ -344,8 +347,8 @@ class _Body:
                 name = self.header[i]
                 raise InputError(
                     f"{self.path}: are the words in {name!r} those that the labels given beside it "
-                    f"replace? Then name it: --label-column {shlex.quote(name)}; else make columns "
-                    "of 0 and 1 of it, or remove it"
+                    f"replace? Then name it: --label-column {shlex.quote(name)}; else leave it "
+                    f"out: --drop-columns {shlex.quote(name)}"
                 )
 
 
@@ -479,8 +482,3 @@ def _find_label(
         if name in lowered:
             return lowered.index(name)
     return None
-
-
-def unknown_column(column: str, header: list[str], what: str | Path) -> str:
-    hint = did_you_mean(column, header)
-    return f"{what} has no column {column!r}{hint} (columns: {', '.join(header)})"

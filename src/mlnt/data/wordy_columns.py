@@ -98,7 +98,9 @@ def explain(
         advice.append(f"the text column with --text-column{_only(texts, header)}")
     remedy = [f"name {' and '.join(advice)}"] if advice else []
     if label is not None and categories:
-        remedy.append("make columns of 0 and 1 of categories, or remove them")
+        names = shlex.quote(",".join(header[i] for i in categories))
+        out = f"leave them out: --drop-columns {names}"
+        remedy.append(f"make columns of 0 and 1 of categories, or {out}")
     if len(wordy) == 1:
         column = wordy[0]
         cells = [row[column] for row in rows]
