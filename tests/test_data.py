@@ -136,7 +136,7 @@ class TestTables:
             ("a,label\n1,x\ninf,y\n", "row 2 has 'inf' in column 'a'"),
             ("a,label\n1,x\n2,\n", r"one class only \('x'\)"),
             ("a,label\n1,\n2,\n", "row 1 has no label"),
-            ("a,label\n1,x\n2\n", "row 2 has 1 cells, the header has 2"),
+            ("a,label\n1,x\n2\n", "row 2 has 1 cell, the header has 2"),
             ("a,b,label\n1,red,x\n2,4,y\n", "column 'b' is not numeric .row 1: 'red'"),
             ("a,b,label\nq,red,x\nw,4e,y\n", "several columns of words .a, b."),
             ("label\nx\ny\n", "nothing to learn from"),
@@ -296,7 +296,7 @@ class TestLabels:
         size = len(mlnt.open_dataset("digits").train)
         with pytest.raises(mlnt.InputError, match=r"label '12' \(at index 3\) is not a class"):
             mlnt.open_dataset("digits", labels=[0, 1, 2, 12] + [0] * (size - 4))
-        with pytest.raises(mlnt.InputError, match=f"2 labels for {size} training samples"):
+        with pytest.raises(mlnt.InputError, match=f"2 labels for {size:,} training samples"):
             mlnt.open_dataset("digits", labels=[0, 1])
 
     def test_true_labels_from_a_table(self, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ class TestFaults:
             with pytest.raises(InputError) as caught:
                 feeder.next()
         message = str(caught.value)
-        assert message.startswith("4 pictures cannot be read, at most 3 may be passed over")
+        assert message.startswith("4 pictures cannot be read, the limit is 3; the first: ")
         assert "/nowhere/0 (a multiple of seven)" in message
         assert str(tmp_path / "faults.csv") in message
         with (tmp_path / "faults.csv").open(newline="") as file:

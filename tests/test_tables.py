@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mlnt
@@ -300,3 +301,40 @@ def test_texts_without_words_are_read_by_character(tmp_path: Path) -> None:
     found = mlnt.predict(tmp_path / "run", write(tmp_path / "new.csv", "text\n天晴\n好\n"))
     said = "1 of 2 texts holds no known character: all such texts get the same answer"
     assert said in found.notes
+
+
+class TestOneAndSeveral:
+    """Messages count in plain English."""
+
+    @pytest.mark.parametrize(
+        ("rows", "said"),
+        [
+            ("1,0,x\n2,0,y\nfour,0,x\n", "fill the cell that is no number, or remove its row$"),
+            ("1,0,x\n2,0,y\n3,0,x\na,0,y\nb,0,y\n", "the 2 cells that are no numbers, or remove"),
+        ],
+    )
+    def test_cells_that_are_no_numbers(self, tmp_path: Path, rows: str, said: str) -> None:
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(write(tmp_path / "t.csv", f"a,b,label\n{rows}"))
+
+    @pytest.mark.parametrize(
+        ("rows", "said"),
+        [
+            ("inf,x\n2,y\n", "1 of 2 rows has a cell that is .*: fill it, or remove the row$"),
+            ("inf,x\n-inf,y\n1,x\n", "2 of 3 rows have a cell that is .*or remove the rows$"),
+        ],
+    )
+    def test_cells_that_are_not_finite(self, tmp_path: Path, rows: str, said: str) -> None:
+        train = write(tmp_path / "t.csv", "a,label\n1,x\n2,y\n3,x\n")
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(train, test=write(tmp_path / "u.csv", f"a,label\n{rows}"))
+
+    def test_labels_and_samples(self) -> None:
+        said = "^labels: 1 label for 2 training samples; they must be as many$"
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(np.eye(2), labels=["x"])
+        with pytest.raises(mlnt.InputError, match=r"^1 sample but 2 labels;"):
+            mlnt.open_dataset((np.eye(1), ["x", "y"]))
+        said = "must be finite, but 1 of 2 samples holds NaN"
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(([[1.0], [np.nan]], ["x", "y"]))

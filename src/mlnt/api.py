@@ -174,7 +174,7 @@ def train(
         history=[row for stage in result.stages for row in stage.history],
         label_issues=outcome.issues,
         folder=None if out is None else Path(out),
-        text_column=prepared.text_column,
+        text_column=ready.dataset.text_column,
     )
 
 

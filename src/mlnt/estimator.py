@@ -276,8 +276,8 @@ def _dense(X: Any) -> np.ndarray:
     cells = math.prod(X.shape)
     if cells > MOST_CELLS:
         raise InputError(
-            f"X is sparse, and as a dense matrix has {cells:,} cells, at most {MOST_CELLS:,} are "
-            "taken; give texts as they are, or fewer columns"
+            f"X is sparse, and as a dense matrix has {cells:,} cells, the limit is {MOST_CELLS:,}; "
+            "give texts as they are, or fewer columns"
         )
     return X.toarray()
 

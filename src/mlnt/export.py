@@ -288,7 +288,7 @@ def _check_equal(found: list[Tensor], expected: list[Tensor], to: str) -> None:
         if not difference <= TOLERANCE:  # also where it is NaN
             raise InputError(
                 f"as {to} the model gives probabilities that differ by {difference:.2g} from the "
-                f"run's in a batch of {len(wanted)}, at most {TOLERANCE:g} may be; no file is "
+                f"run's in a batch of {len(wanted)}, the limit is {TOLERANCE:g}; no file is "
                 "written"
             )
 

@@ -33,6 +33,11 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def counted(count: int, thing: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def one_line(text: str) -> str:
     """Visible, in one line that is not endless."""
     escaped = visible(text.replace("\n", "\\n").replace("\t", "\\t"))

@@ -38,7 +38,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             size, most = sum(m.file_size for m in members), most_unpacked(path.stat().st_size)
             if size > most:
                 raise InputError(
-                    f"it unpacks to {size:,} bytes, at most {most:,} may be; save it without "
+                    f"it unpacks to {size:,} bytes, the limit is {most:,}; save it without "
                     "compression, by numpy.savez"
                 )
             arrays = {}

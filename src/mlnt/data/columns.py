@@ -14,6 +14,7 @@ import numpy as np
 
 from mlnt.data.wordy_columns import are_categories, is_missing, raise_words
 from mlnt.errors import InputError
+from mlnt.texts import counted
 
 TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 MOST_MADE = 10_000  # columns, of all categories together
@@ -109,7 +110,7 @@ def fit_columns(
     count = len(names_of(columns))
     if count > max(MOST_MADE, 2 * len(columns)):
         raise InputError(
-            f"{what}: its categories would make {count:,} columns, at most {MOST_MADE:,} may be; "
+            f"{what}: its categories would make {count:,} columns, the limit is {MOST_MADE:,}; "
             "leave some out (drop_columns)"
         )
     return columns
@@ -127,7 +128,8 @@ def names_of(columns: Sequence[Column]) -> tuple[str, ...]:
 def numbers_of(columns: Sequence[Column], cells: Sequence[Cells], what: str | Path) -> np.ndarray:
     """Numbers [N, D] of the cells of each column."""
     if len(cells) != len(columns):
-        raise InputError(f"{what} has {len(cells)} columns, the training data had {len(columns)}")
+        given = counted(len(cells), "column")
+        raise InputError(f"{what} has {given}, the training data had {len(columns):,}")
     pairs = zip(columns, cells, strict=True)
     return np.column_stack([made for column, of_it in pairs for made in column.made(of_it, what)])
 

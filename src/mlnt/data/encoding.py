@@ -24,6 +24,7 @@ from mlnt.data.columns import (
 )
 from mlnt.data.image_files import IMAGENET_MEAN
 from mlnt.errors import InputError
+from mlnt.texts import counted
 
 PAD, UNKNOWN = 0, 1
 LONGEST_TEXT = 512  # words, or characters
@@ -170,7 +171,8 @@ class TableEncoder:
         rows = np.asarray(rows, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.columns):
             raise InputError(
-                f"rows must have {len(self.columns)} columns, got an array of shape {rows.shape}"
+                f"rows must have {counted(len(self.columns), 'column')}, got an array of shape "
+                f"{rows.shape}"
             )
         scaled = (rows - np.array(self.mean)) / np.array(self.std)
         if self.bent:
@@ -356,7 +358,7 @@ def _check_shape(shape: Any) -> None:
     for length, most in zip(shape, (MOST_CHANNELS, MOST_VALUES, MOST_VALUES), strict=True):
         _check_whole(length, most, "shape")
     if math.prod(shape) > MOST_VALUES:
-        raise ValueError(f"images of {math.prod(shape):,} values, at most {MOST_VALUES:,} may be")
+        raise ValueError(f"images of {math.prod(shape):,} values, the limit is {MOST_VALUES:,}")
 
 
 def _check_whole(value: Any, most: int, what: str) -> None:
@@ -398,9 +400,11 @@ def check_finite(values: Tensor, what: str, columns: Sequence[str] = ()) -> None
     where = f"index {first[0]}"
     if columns:
         where += f", {columns[first[1]]!r}"
+    count = int(rows_with.sum())
     raise InputError(
-        f"{what} must be finite, but {int(rows_with.sum())} of {len(values)} samples hold NaN or "
-        f"infinite values (first: {where}); remove or fill them"
+        f"{what} must be finite, but {count:,} of {counted(len(values), 'sample')} "
+        f"{'holds' if count == 1 else 'hold'} NaN or infinite values (first: {where}); remove or "
+        "fill them"
     )
 
 

@@ -16,6 +16,7 @@ from mlnt.data.oddities import few_of
 from mlnt.data.tables import GivenLabels
 from mlnt.data.wordy_columns import whole_names
 from mlnt.errors import InputError, did_you_mean
+from mlnt.texts import counted
 
 
 def read_given(labels: Any, label_column: str | None) -> GivenLabels:
@@ -91,8 +92,8 @@ def _by_place(given: GivenLabels, dataset: Dataset, what: str) -> list[str]:
         return [names[row] for row in rows.tolist()]
     if count != len(dataset.train):
         raise InputError(
-            f"{what}: {count} labels for {len(dataset.train)} training samples; "
-            "they must be as many"
+            f"{what}: {counted(count, 'label')} for "
+            f"{counted(len(dataset.train), 'training sample')}; they must be as many"
         )
     return given.in_order(None if rows is None else rows.tolist())
 

@@ -49,8 +49,8 @@ class FaultLog:
                 where = f"those found so far are in {self.file}"
             first = ", ".join(f"{path} ({why})" for path, why in list(self.found.items())[:3])
             raise InputError(
-                f"{len(self.found)} pictures cannot be read, at most {self.limit} may be passed "
-                f"over; the first: {first}; {where}"
+                f"{len(self.found)} pictures cannot be read, the limit is {self.limit}; "
+                f"the first: {first}; {where}"
             )
 
     def share(self, world: World) -> None:

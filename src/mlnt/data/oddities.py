@@ -12,6 +12,7 @@ from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.wordy_columns import MISSING, as_number
+from mlnt.texts import counted
 
 FEWEST_ROWS = 10  # of fewer anything may be chance
 NAMED, IN_FULL = 5, 5
@@ -89,7 +90,7 @@ def far_values(rows: np.ndarray, encoder: TableEncoder) -> Iterator[str]:
 
 def without_label(count: int) -> Iterator[str]:
     if count:
-        yield f"{count:,} row{'s' * (count > 1)} without a label left out"
+        yield f"{counted(count, 'row')} without a label left out"
 
 
 def named_as_labels(columns: Sequence[str], names: Sequence[str]) -> Iterator[str]:
@@ -124,8 +125,7 @@ def filled_cells(columns: Sequence[str], lacks_ND: np.ndarray) -> Iterator[str]:
     if by_column := [f"{name!r} ({count:,})" for name, count in counts if count]:
         cells, rows, all_rows = int(lacks_ND.sum()), int(lacks_ND.any(axis=1).sum()), len(lacks_ND)
         yield (
-            f"{cells:,} missing cell{'s' * (cells > 1)} in {rows:,} of {all_rows:,} "
-            f"row{'s' * (all_rows > 1)}, in "
+            f"{counted(cells, 'missing cell')} in {rows:,} of {counted(all_rows, 'row')}, in "
             f"{few_of(by_column)}: filled with the middle of the column in the training data, "
             "where none was missing"
         )

@@ -61,9 +61,11 @@ def note_repetitions(number_N: Tensor, labels_N: Tensor) -> Iterator[str]:
     """What to say of them, if there are so many that they matter."""
     repeated = _repeated(number_N)
     if repeated and repeated >= FEWEST_REPEATED * len(number_N):
-        note = f"{repeated:,} of {len(number_N):,} samples are repetitions of others"
+        repeat = "is a repetition of another" if repeated == 1 else "are repetitions of others"
+        note = f"{repeated:,} of {len(number_N):,} samples {repeat}"
         against = _against_the_others(number_N, labels_N)
-        yield f"{note}; {against:,} labels are not what most of the same have" if against else note
+        are = "label is" if against == 1 else "labels are"
+        yield f"{note}; {against:,} {are} not what most of the same have" if against else note
 
 
 def note_trained_on(trained: Keys, others: Mapping[str, Keys]) -> Iterator[str]:

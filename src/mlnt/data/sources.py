@@ -74,6 +74,7 @@ from mlnt.data.tables import (
     read_table,
 )
 from mlnt.errors import InputError, did_you_mean
+from mlnt.texts import counted
 
 ARRAYS = "arrays"  # as data is called that has no name
 
@@ -179,7 +180,8 @@ def read(
         )
     if isinstance(source, tuple):
         if len(source) != 2:
-            raise InputError(f"arrays are given as a pair (X, y), got {len(source)} values")
+            got = counted(len(source), "value")
+            raise InputError(f"arrays are given as a pair (X, y), got {got}")
         return _from_arrays(*source, as_trained)
     if is_frame(source):
         frame: Any = source
@@ -326,7 +328,9 @@ def _from_arrays(samples: Any, labels: Any, as_trained: AsTrained | None = None)
             )
         kind, count = ("table" if samples.ndim == 2 else "image"), len(samples)
     if names is not None and len(names) != count:
-        raise InputError(f"{count} samples but {len(names)} labels; they must be as many")
+        raise InputError(
+            f"{counted(count, 'sample')} but {counted(len(names), 'label')}; they must be as many"
+        )
     return Raw(kind, samples, names, columns, made_of=made)
 
 
@@ -506,8 +510,8 @@ def fitting(raw: Raw, encoder: Encoder, what: str) -> Raw:
         return raw  # they can only go by their order
     if encoder.columns == unnamed(len(encoder.columns)):
         raise InputError(
-            f"{what} data has {len(raw.columns)} columns ({few_of(raw.columns)}), the training "
-            f"data had {len(encoder.columns)}, without names"
+            f"{what} data has {counted(len(raw.columns), 'column')} ({few_of(raw.columns)}), the "
+            f"training data had {len(encoder.columns)}, without names"
         )
     places = known_columns(raw.columns, encoder.columns, f"{what} data")
     if places is None:

@@ -13,6 +13,7 @@ from mlnt.data.pictures import is_picture_path
 from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import open_file, open_text
+from mlnt.texts import counted
 
 LONGEST_LINE = 2**22  # characters
 MOST_COLUMNS = 100_000
@@ -34,7 +35,8 @@ def read_rows(path: Path, most: int | None = None) -> tuple[list[str], list[list
             for number, row in enumerate(islice(rows, most), start=1):
                 if len(row) != len(header):
                     raise InputError(
-                        f"{path}: row {number} has {len(row)} cells, the header has {len(header)}"
+                        f"{path}: row {number} has {counted(len(row), 'cell')}, the header has "
+                        f"{len(header)}"
                     )
                 lines.append(row)
     except UnicodeDecodeError as error:
@@ -137,5 +139,5 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
 
 def _checked_header(cells: list[str], path: Path) -> list[str]:
     if len(cells) > MOST_COLUMNS:
-        raise InputError(f"{path} has {len(cells):,} columns, at most {MOST_COLUMNS:,} are read")
+        raise InputError(f"{path} has {len(cells):,} columns, the limit is {MOST_COLUMNS:,}")
     return [name.strip() for name in cells]

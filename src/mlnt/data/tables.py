@@ -31,6 +31,7 @@ from mlnt.data.wordy_columns import (
     whole_names,
 )
 from mlnt.errors import InputError
+from mlnt.texts import counted
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
 INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the report writes it
@@ -407,10 +408,13 @@ def _numbers(
     if is_bad.any():
         row, place = (int(i) for i in np.argwhere(is_bad)[0])
         cell = cells[place][row].strip()[:40]
+        bad, rows = int(is_bad.any(axis=1).sum()), counted(len(is_bad), "row")
+        remedy = "has a cell that is empty, NaN or infinite: fill it, or remove the row"
+        if bad > 1:
+            remedy = "have a cell that is empty, NaN or infinite: fill these, or remove the rows"
         raise InputError(
             f"{path}: row {row + 1} has {repr(cell) if cell else 'nothing'} in column "
-            f"{names[place]!r}; {int(is_bad.any(axis=1).sum()):,} of {len(is_bad):,} rows "
-            "have a cell that is empty, NaN or infinite: fill these, or remove the rows"
+            f"{names[place]!r}; {bad:,} of {rows} {remedy}"
         )
     return values_ND
 

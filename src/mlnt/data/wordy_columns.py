@@ -63,9 +63,11 @@ def check_numbers(
         )
     numbers = len(present) - len(words)
     if numbers > len(words) and not may_be_text:
+        cells_that = "cell that is no number, or remove its row"
+        if len(words) > 1:
+            cells_that = f"{len(words):,} cells that are no numbers, or remove their rows"
         raise InputError(
-            f"{path}: column {name!r} is not numeric (row {row}: {first!r}); fill the "
-            f"{len(words):,} cells that are no numbers, or remove their rows"
+            f"{path}: column {name!r} is not numeric (row {row}: {first!r}); fill the {cells_that}"
         )
 
 
