@@ -137,3 +137,25 @@ class TestLabelsThatNameTheirSamples:
             "labels: the data has no paths to compare column 'path' with; the labels are taken in "
             "their order",
         )
+
+    @pytest.mark.parametrize("drop", [None, "id"])
+    def test_an_id_that_the_table_has_too(self, drop: str | None, tmp_path: Path) -> None:
+        pandas = pytest.importorskip("pandas")
+        rows = [f"{7 * i % 31},{i % 4}" for i in range(31)]
+        data, labels = tmp_path / "d.csv", tmp_path / "l.csv"
+        data.write_text("\n".join(["id,a", *rows]))
+        named = [f"{row.split(',')[0]},1,{ANIMALS[i % 3]}" for i, row in enumerate(rows)]
+        labels.write_text("\n".join(["id,b,label", *named[::-1], "99,1,cat"]))
+        for source in (data, pandas.read_csv(data)):
+            for what in ("labels", "true_labels"):
+                own = {} if what == "labels" else {"labels": (ANIMALS * 2)[:31]}
+                found = mlnt.open_dataset(source, drop_columns=drop, **{**own, what: labels})
+                numbers = found.train.labels if what == "labels" else found.train.true_labels
+                assert numbers is not None
+                expected = [ANIMALS[i % 3] for i in range(31)]
+                assert [found.classes[i] for i in numbers.tolist()] == expected
+        labels.write_text("\n".join(["id,b,label", *named[:0:-1], "99,1,cat"]))
+        with pytest.raises(
+            mlnt.InputError, match=r"'id' .* names 30 of the 31 rows .*; '0' is mis"
+        ):
+            mlnt.open_dataset(data, labels=labels)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mlnt.data.dataset import Dataset
 from mlnt.data.label_files import classes_of, known_truth, label_names, read_label_file
-from mlnt.data.labels_by_name import by_name, passed_over, says_the_same
+from mlnt.data.labels_by_name import by_name, by_shared_column, passed_over, says_the_same
 from mlnt.data.oddities import few_of
 from mlnt.data.tables import GivenLabels
 from mlnt.data.wordy_columns import whole_names
@@ -19,10 +19,10 @@ from mlnt.errors import InputError, did_you_mean
 from mlnt.texts import counted
 
 
-def read_given(labels: Any, label_column: str | None) -> GivenLabels:
-    """Labels of FILE, FILE:KEY or a sequence."""
+def read_given(labels: Any, label_column: str | None, source: Any) -> GivenLabels:
+    """Labels of FILE, FILE:KEY or a sequence, for the data of this source."""
     if isinstance(labels, str | Path):
-        return read_label_file(labels, label_column)
+        return by_shared_column(read_label_file(labels, label_column), source)
     return GivenLabels(label_names(labels))
 
 
@@ -38,8 +38,7 @@ def with_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
     return replace(dataset, train=train, labels_from=None)
 
 
-def with_true_labels(labels: Any, dataset: Dataset) -> Dataset:
-    given = read_given(labels, dataset.label_column)
+def with_true_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
     names = _as_many(given, dataset, "true_labels")
     dataset = _noting(passed_over(given, dataset, "true_labels"), dataset)
     dataset = _noting_numbers(names, dataset, "true_labels")

@@ -1,16 +1,20 @@
-"""Labels of a table by the column that names their samples: paths of pictures, or texts.
+"""Labels of a table by the column that names their samples: paths of pictures, texts, or an id.
 
 Taken by their order, the labels of a folder would be scrambled without a word wherever the rows of
 the table stand in another.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from mlnt.data.dataset import Dataset
+from mlnt.data.frames import is_frame
 from mlnt.data.pictures import PathTable, are_picture_paths, is_picture_path
-from mlnt.data.tables import PATH_NAMES, GivenLabels
+from mlnt.data.raw import exists
+from mlnt.data.table_rows import read_rows
+from mlnt.data.tables import PATH_NAMES, GivenLabels, is_table
 from mlnt.errors import InputError
 
 NAMING = (*PATH_NAMES, "sample", "file_name", "filepath")  # columns, whatever they hold
@@ -45,6 +49,43 @@ def by_name(given: GivenLabels, dataset: Dataset, what: str) -> list[str] | None
         if not has_paths or are_picture_paths(cells) or column.lower() in NAMING:
             _refuse(column, cells, names, root, what)
     return None
+
+
+def by_shared_column(given: GivenLabels, source: Any) -> GivenLabels:
+    """The labels in the order of the rows of a table or data frame, where a column of this, with
+    a value of its own in each row, stands beside the labels too: such as an id."""
+    if given.numbers is not None or not given.others:
+        return given
+    for column, cells in _columns_of(source, given.others):
+        found = given.others[column]
+        is_id = len(set(cells)) == len(cells) > 1 and len(set(found)) == len(found)
+        if not is_id or cells == found:
+            continue
+        label_of = dict(zip(found, given.names, strict=True))
+        missing = [cell for cell in cells if cell not in label_of]
+        if not missing:
+            return GivenLabels([label_of[cell] for cell in cells])
+        if 2 * len(missing) <= len(cells):
+            raise InputError(
+                f"the column {column!r} of the labels names {len(cells) - len(missing):,} of the "
+                f"{len(cells):,} rows of the data; {missing[0][:80]!r} is missing; add it, or take "
+                "the column out if the labels are in the order of the rows"
+            )
+    return given
+
+
+def _columns_of(source: Any, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Those of a table or data frame that have one of these names."""
+    if is_frame(source):
+        for name in names:
+            if list(source.columns).count(name) == 1:
+                yield name, [str(cell).strip() for cell in source[name]]
+    elif isinstance(source, str | Path) and is_table(Path(source)) and exists(Path(source)):
+        header, _ = read_rows(Path(source), 1)
+        shared = [name for name in names if name and header.count(name) == 1]
+        _, rows = read_rows(Path(source)) if shared else ([], [])
+        for name in shared:
+            yield name, [row[header.index(name)].strip() for row in rows]
 
 
 def says_the_same(given: GivenLabels, placed: list[str], dataset: Dataset) -> bool:

@@ -110,7 +110,7 @@ def open_dataset(
             f"{_name_of(source)} has no named columns to leave out ({', '.join(drop)}); that is "
             "for tables, data frames and data sets saved by Hugging Face"
         )
-    given = None if labels is None else read_given(labels, label_column)
+    given = None if labels is None else read_given(labels, label_column, source)
     beside = None if given is None else given.names
     known = find_known(source, download)
     if known is not None:
@@ -141,7 +141,8 @@ def open_dataset(
     if labels is not None and true_labels is None:
         dataset = with_truth_of(labels, dataset)
     if true_labels is not None:
-        dataset = with_true_labels(true_labels, dataset)
+        truth = read_given(true_labels, dataset.label_column, source)
+        dataset = with_true_labels(truth, dataset)
     if validation is not None:
         dataset = replace(dataset, validation=_further(validation, dataset, "validation"))
     if test is not None:
