@@ -249,12 +249,14 @@ class Exploding(nn.Module):
         if self.training:
             self.calls += 1
         logits = self.head(x)
-        if self.training and self.calls == LAST_PASS:
+        if self.training and self.calls == 3:
             logits.register_hook(lambda gradient: gradient * float("nan"))
         return logits
 
 
 def test_weights_that_are_not_finite_stop_the_run(tmp_path: Path) -> None:
     with pytest.raises(mlnt.TrainingError, match="weights of the student became NaN or infinite"):
-        mlnt.train((ROWS, LABELS), model=Exploding, out=tmp_path / "run", **QUICK)
+        mlnt.train(
+            (ROWS, LABELS), model=Exploding, out=tmp_path / "run", validation_share=0.1, **QUICK
+        )
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
