@@ -22,9 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mlnt.config import make_settings
+from mlnt.data.dataset import Split
 from mlnt.data.image_files import FaultLog, ImageFiles
 from mlnt.data.pictures import PathTable, PictureError
-from mlnt.data.sources import Split
 from mlnt.distributed import ALL_ALONE, World, join
 from mlnt.evaluation import extract_features, predict_probabilities
 from mlnt.methods import (

@@ -18,8 +18,8 @@ import mlnt
 from mlnt import recipes
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
+from mlnt.data.dataset import Dataset
 from mlnt.data.prepare import prepare
-from mlnt.data.sources import Dataset
 from mlnt.methods import (
     CNNCRF,
     MLNT,

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from mlnt.config import make_settings
 from mlnt.data.batches import Batch
+from mlnt.data.dataset import Split
 from mlnt.data.image_files import FaultLog, ImageFiles
 from mlnt.data.pictures import PathTable, PictureError
-from mlnt.data.sources import Split
 from mlnt.methods import MLNT, CrossEntropy, Iterative, MeanTeacher, Rates
 from mlnt.models import MLP, SmallConv
 from mlnt.steps import Steps

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import mlnt._openmp  # noqa: F401
 from mlnt.api import Training, train
+from mlnt.data.dataset import Dataset
 from mlnt.data.noise import asymmetric_noise, symmetric_noise, transition_noise
-from mlnt.data.sources import Dataset, open_dataset
+from mlnt.data.sources import open_dataset
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.label_issues import LabelIssues, find_label_issues
 from mlnt.meta.gradient import meta_gradient

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from mlnt import __version__
 from mlnt.allocator import memory_kept
 from mlnt.config import Settings, make_settings, settings_from
+from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.fingerprint import fingerprint, fingerprint_of_inputs, other_fingerprints
 from mlnt.data.frames import is_frame
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.known import exists
-from mlnt.data.sources import Dataset, Source, Split, open_dataset, read_new
+from mlnt.data.raw import Source, exists
+from mlnt.data.reading import read_new
+from mlnt.data.sources import open_dataset
 from mlnt.data.table_rows import as_one_text
 from mlnt.device import (
     computing,

@@ -28,7 +28,8 @@ from mlnt.data.frames import is_frame
 from mlnt.data.label_files import as_array, as_texts
 from mlnt.data.oddities import filled_cells, other_range
 from mlnt.data.prepare import hold_out
-from mlnt.data.sources import open_dataset, read_new
+from mlnt.data.reading import read_new
+from mlnt.data.sources import open_dataset
 from mlnt.defaults import choose_settings
 from mlnt.device import pick_device
 from mlnt.errors import InputError

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlnt.config import Settings
-from mlnt.data.sources import Dataset
+from mlnt.data.dataset import Dataset
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import Stopped
 from mlnt.training import Stage, Watcher

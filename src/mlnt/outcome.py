@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlnt.all_labels import Judged, judge_all_labels
+from mlnt.data.dataset import Dataset
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.sources import Dataset
 from mlnt.errors import kind_and_reason
 from mlnt.evaluation import accuracy_by_class, predict_probabilities, readable
 from mlnt.filtered import write_filtered

@@ -22,8 +22,9 @@ from mlnt.data.oddities import only_some, other_range
 from mlnt.data.other_forms import part_in
 from mlnt.data.picture_sets import pictures_to_predict
 from mlnt.data.pictures import NO_LABEL, printable
+from mlnt.data.raw import Source
+from mlnt.data.reading import read_new
 from mlnt.data.saved_splits import open_splits
-from mlnt.data.sources import Source, read_new
 from mlnt.data.tables import is_table
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from mlnt.config import Settings
 from mlnt.data.batches import Augmentation, Batch, Shuffled
+from mlnt.data.dataset import Split
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.sources import Split
 from mlnt.data.streaming import Feeder, first_of
 from mlnt.device import computing, record
 from mlnt.distributed import ALL_ALONE, World

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mlnt.config import Settings
-from mlnt.data.sources import Dataset, Split
+from mlnt.data.dataset import Dataset, Split
 from mlnt.device import is_shared
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import InputError, Stopped, TrainingError

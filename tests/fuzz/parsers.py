@@ -27,7 +27,7 @@ from mlnt.data.array_pickle import load_pickle
 from mlnt.data.encoding import TableEncoder, encoder_to_json
 from mlnt.data.huggingface import is_saved_dataset, read_saved
 from mlnt.data.pictures import PictureError, read_picture
-from mlnt.data.sources import read
+from mlnt.data.reading import read
 from mlnt.errors import InputError
 from mlnt.gallery import read_gallery
 from mlnt.label_issues import COLUMNS, read_label_issues

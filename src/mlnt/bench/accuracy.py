@@ -25,8 +25,9 @@ from mlnt.bench.ground import Ground
 from mlnt.bench.ledger import Ledger
 from mlnt.bench.rows import RATES, free
 from mlnt.config import Settings, make_settings
+from mlnt.data.dataset import Dataset
 from mlnt.data.prepare import Seeds, prepare
-from mlnt.data.sources import Dataset, open_dataset
+from mlnt.data.sources import open_dataset
 from mlnt.device import computing, drawing_from, pick_device
 from mlnt.errors import InputError
 from mlnt.evaluation import extract_features

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from mlnt.api import train
 from mlnt.config import make_settings
-from mlnt.data.sources import Split
+from mlnt.data.dataset import Split
 from mlnt.device import computing, pick_device, weight_type
 from mlnt.meta.folded import folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient

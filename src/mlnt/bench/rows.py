@@ -18,8 +18,8 @@ from mlnt.bench.authors import AuthorsWay
 from mlnt.bench.clock import durations_ms, wait
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
+from mlnt.data.dataset import Split
 from mlnt.data.encoding import ImageEncoder
-from mlnt.data.sources import Split
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.errors import kind_and_reason
 from mlnt.methods import MLNT, CrossEntropy, Rates

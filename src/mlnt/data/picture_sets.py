@@ -16,7 +16,6 @@ from mlnt.data.fashion_mnist import has_idx_files
 from mlnt.data.folders import SPLITS, holds_runs, image_folder_parts, pictures_below
 from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_pictures
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
-from mlnt.data.known import exists
 from mlnt.data.label_files import classes_of
 from mlnt.data.oddities import span, without_label
 from mlnt.data.pictures import (
@@ -28,6 +27,7 @@ from mlnt.data.pictures import (
     PathTable,
     read_picture,
 )
+from mlnt.data.raw import exists
 from mlnt.data.tables import is_table, read_picture_paths
 from mlnt.errors import InputError
 

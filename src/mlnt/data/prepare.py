@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from mlnt.config import Settings
+from mlnt.data.dataset import Dataset, Split
 from mlnt.data.noise import Noise, parse_noise, wrong_share
 from mlnt.data.repetitions import (
     first_of_each,
@@ -18,7 +19,7 @@ from mlnt.data.repetitions import (
     number_inputs,
     numbered,
 )
-from mlnt.data.sources import Dataset, Split, check_dataset
+from mlnt.data.sources import check_dataset
 from mlnt.errors import InputError
 
 

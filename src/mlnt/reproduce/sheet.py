@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from mlnt.data.dataset import Dataset
 from mlnt.data.encoding import ImageEncoder
-from mlnt.data.sources import Dataset, open_dataset
+from mlnt.data.sources import open_dataset
 from mlnt.data.streaming import batches
 from mlnt.errors import InputError
 from mlnt.filtered import read_filtered
