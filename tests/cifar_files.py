@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mlnt.data.cifar10 import TEST_FILE, TRAIN_FILES
-from mlnt.data.known import Known
+from mlnt.data.raw import Known
 
 RECORDS = 20
 FILES = (*TRAIN_FILES, TEST_FILE)

@@ -25,7 +25,7 @@ from mlnt.data.encoding import Encoder, encoder_to_json
 from mlnt.data.fingerprint import fingerprint, fingerprint_of_inputs, other_fingerprints
 from mlnt.data.frames import is_frame
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.raw import Source, exists
+from mlnt.data.raw import Source
 from mlnt.data.reading import read_new
 from mlnt.data.sources import open_dataset
 from mlnt.data.table_rows import as_one_text
@@ -36,6 +36,7 @@ from mlnt.device import (
 from mlnt.distributed import World, join
 from mlnt.errors import InputError, StorageError, TrainingError
 from mlnt.evaluation import predict_probabilities
+from mlnt.files import exists
 from mlnt.journal import RunJournal, SharedJournal, begin, going_on
 from mlnt.label_issues import LabelIssues
 from mlnt.launcher import job, restarted

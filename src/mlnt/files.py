@@ -77,3 +77,10 @@ def parse_json(text: str | bytes) -> Any:
 def most_unpacked(packed: int) -> int:
     """How much a compressed file of so many bytes may hold: a bomb holds a thousand times that."""
     return max(2**28, 20 * packed)
+
+
+def exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        return False

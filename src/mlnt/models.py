@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from mlnt.data.downloads import download_allowed
 from mlnt.data.encoding import PAD as PADDING
 from mlnt.data.encoding import UNKNOWN, Encoder, TextEncoder
-from mlnt.data.raw import exists
 from mlnt.data.tensor_files import read_tensors
 from mlnt.errors import InputError, did_you_mean, first_line
-from mlnt.files import open_file
+from mlnt.files import exists, open_file
 from mlnt.resnet import resnet18, resnet50
 
 KNOWN = UNKNOWN + 1  # the number of the first word of the vocabulary

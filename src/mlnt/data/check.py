@@ -21,10 +21,10 @@ from mlnt.data.image_files import CROP, SIZE
 from mlnt.data.label_files import sorted_classes
 from mlnt.data.picture_sets import find_pictures, from_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, PathTable, PictureError, read_picture
-from mlnt.data.raw import exists
 from mlnt.data.sources import open_dataset
 from mlnt.data.tables import is_table
 from mlnt.errors import InputError
+from mlnt.files import exists
 
 CONFIDENCE = 0.95
 LISTING_SHARE = 2 / 3  # of the time at most: some is left for looking into pictures

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from mlnt.data.array_pickle import load_pickle
 from mlnt.data.downloads import data_folder, download_allowed, download_file
-from mlnt.data.raw import Known, Raw, exists, read_at_most, read_file
+from mlnt.data.raw import Known, Raw
 from mlnt.errors import InputError
-from mlnt.files import open_file
+from mlnt.files import exists, open_file, read_at_most, read_file
 
 CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",

@@ -18,8 +18,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from mlnt.data.raw import exists
 from mlnt.errors import InputError
+from mlnt.files import exists
 
 TIMEOUT_SECONDS = 30  # without a sign of life from the other side
 

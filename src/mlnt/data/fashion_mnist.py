@@ -9,9 +9,9 @@ import numpy as np
 from rich.console import Console
 
 from mlnt.data.downloads import data_folder, download_allowed, download_file
-from mlnt.data.raw import Known, Raw, exists, read_at_most, read_file
+from mlnt.data.raw import Known, Raw
 from mlnt.errors import InputError
-from mlnt.files import most_unpacked, open_file
+from mlnt.files import exists, most_unpacked, open_file, read_at_most, read_file
 
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",

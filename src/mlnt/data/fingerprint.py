@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.raw import exists
+from mlnt.files import exists
 
 SIZED_PICTURES = 1000  # whose sizes tell one tree of pictures from another of the same names
 

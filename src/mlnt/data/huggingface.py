@@ -24,7 +24,7 @@ from mlnt.data.given_labels import class_numbers
 from mlnt.data.label_files import sorted_classes
 from mlnt.data.oddities import span
 from mlnt.data.pictures import NO_LABEL, Part, Parts, PathTable, PictureError, read_picture
-from mlnt.data.raw import Raw, exists
+from mlnt.data.raw import Raw
 from mlnt.data.saved_splits import (
     INFO,
     SPLIT_NAMES,
@@ -40,6 +40,7 @@ from mlnt.data.saved_splits import (
 from mlnt.data.table_rows import places_left
 from mlnt.data.tables import LABEL_NAMES, known_columns
 from mlnt.errors import InputError, did_you_mean
+from mlnt.files import exists
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from mlnt.data.cifar10 import cifar10, fetch_cifar10, find_cifar10
 from mlnt.data.fashion_mnist import fetch_fashion_mnist, has_idx_files, read_idx_folder
-from mlnt.data.raw import Known, Raw, Source, exists
-
-__all__ = [
-    "NAMED", "Known", "Raw", "Source", "cifar10", "digits", "exists",
-    "find_known",
-]  # fmt: skip
+from mlnt.data.raw import Known, Raw, Source
 
 
 def find_known(source: Source, download: bool = False) -> Known | None:

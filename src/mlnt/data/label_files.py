@@ -13,10 +13,10 @@ from torch import Tensor
 
 from mlnt.data.array_files import read_npy, read_npz
 from mlnt.data.array_pickle import load_pickle, pass_legacy_header
-from mlnt.data.raw import exists, read_at_most, read_file
 from mlnt.data.tables import GivenLabels, read_labels
 from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError, did_you_mean
+from mlnt.files import exists, read_at_most, read_file
 
 MOST_BYTES = 2**28  # a hundred times CIFAR-10N's file
 MOST_FRACTIONS = 20  # labels with fractions that may be classes, if they have

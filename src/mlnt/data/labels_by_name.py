@@ -12,10 +12,10 @@ from typing import Any
 from mlnt.data.dataset import Dataset
 from mlnt.data.frames import is_frame
 from mlnt.data.pictures import PathTable, are_picture_paths, is_picture_path
-from mlnt.data.raw import exists
 from mlnt.data.table_rows import read_rows
 from mlnt.data.tables import PATH_NAMES, GivenLabels, is_table
 from mlnt.errors import InputError
+from mlnt.files import exists
 
 NAMING = (*PATH_NAMES, "sample", "file_name", "filepath")  # columns, whatever they hold
 

@@ -27,9 +27,9 @@ from mlnt.data.pictures import (
     PathTable,
     read_picture,
 )
-from mlnt.data.raw import exists
 from mlnt.data.tables import is_table, read_picture_paths
 from mlnt.errors import InputError
+from mlnt.files import exists
 
 
 def find_pictures(

@@ -1,4 +1,4 @@
-"""What reading data gives, before encoding; files that may be absent, or larger than they ought."""
+"""What reading data gives, before encoding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 
 from mlnt.data.columns import Column
-from mlnt.files import read_at_most, read_file
-
-__all__ = ["Known", "Raw", "Source", "exists", "read_at_most", "read_file"]
 
 Source = str | Path | tuple[Any, Any]
 
@@ -44,10 +41,3 @@ class Known:
     test: Raw
     usual_confusions: Mapping[int, int]
     labels_are_true: bool = True  # as published; of a stranger's files nobody knows
-
-
-def exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long, or with a NUL in it
-        return False

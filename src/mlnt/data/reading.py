@@ -28,7 +28,7 @@ from mlnt.data.huggingface import (
     is_saved_dataset,
     read_saved_rows,
 )
-from mlnt.data.known import NAMED, Raw, Source, exists, find_known
+from mlnt.data.known import NAMED, find_known
 from mlnt.data.label_files import (
     as_array,
     as_texts,
@@ -42,6 +42,7 @@ from mlnt.data.oddities import (
     without_label,
 )
 from mlnt.data.other_forms import check_no_dataset, parts_in, way_out
+from mlnt.data.raw import Raw, Source
 from mlnt.data.table_rows import places_left
 from mlnt.data.tables import (
     LABEL_NAMES,
@@ -50,6 +51,7 @@ from mlnt.data.tables import (
     read_table,
 )
 from mlnt.errors import InputError, did_you_mean
+from mlnt.files import exists
 from mlnt.texts import counted
 
 

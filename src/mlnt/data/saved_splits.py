@@ -12,9 +12,8 @@ import numpy as np
 
 from mlnt.data.folders import SPLITS
 from mlnt.data.label_files import label_names
-from mlnt.data.raw import read_file
 from mlnt.errors import InputError, first_line, kind_and_reason
-from mlnt.files import open_file, parse_json
+from mlnt.files import open_file, parse_json, read_file
 
 INFO, STATE, SPLIT_NAMES = "dataset_info.json", "state.json", "dataset_dict.json"
 MOST_BYTES = 2**26  # of these: the largest holds the names of all classes

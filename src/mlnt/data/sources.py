@@ -29,7 +29,7 @@ from mlnt.data.huggingface import (
     read_saved,
 )
 from mlnt.data.image_files import ImageFiles
-from mlnt.data.known import Known, Raw, Source, exists, find_known
+from mlnt.data.known import find_known
 from mlnt.data.label_files import (
     check_name,
     classes_of,
@@ -44,12 +44,14 @@ from mlnt.data.oddities import (
 )
 from mlnt.data.picture_sets import find_pictures, from_pictures, further_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
+from mlnt.data.raw import Known, Raw, Source
 from mlnt.data.reading import fitting, has_columns, is_npz, read, read_arrays, read_further
 from mlnt.data.table_rows import names_to_drop
 from mlnt.data.tables import (
     check_labelled,
 )
 from mlnt.errors import InputError
+from mlnt.files import exists
 
 ARRAYS = "arrays"  # as data is called that has no name
 
