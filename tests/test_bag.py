@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import mlnt
-from mlnt.data.encoding import PAD, UNKNOWN, TextEncoder
+from mlnt.data.text_encoding import PAD, UNKNOWN, TextEncoder
 from mlnt.meta.features import penultimate
 from mlnt.models import BAG_SCALE, Bag, build_model
 

@@ -10,14 +10,9 @@ from sklearn.datasets import load_digits
 import mlnt
 from mlnt.config import make_settings
 from mlnt.data.batches import Augmentation, Shuffled, random_crop, random_cutout, random_flip
-from mlnt.data.encoding import (
-    ImageEncoder,
-    TextEncoder,
-    encoder_from_json,
-    encoder_to_json,
-    split_words,
-)
+from mlnt.data.encoding import ImageEncoder, encoder_from_json, encoder_to_json
 from mlnt.data.prepare import hold_out, prepare
+from mlnt.data.text_encoding import TextEncoder, split_words
 
 PANDAS_IS_OPTIONAL = "mlnt takes data frames but does not need pandas; the extra dev has it"
 

@@ -12,11 +12,11 @@ import torch
 from mlnt.data.encoding import (
     ImageEncoder,
     TableEncoder,
-    TextEncoder,
     encoder_from_json,
     encoder_to_json,
     pixel_range,
 )
+from mlnt.data.text_encoding import TextEncoder
 
 NUMBERS = np.random.default_rng(0).normal(size=(50, 3))
 

@@ -15,7 +15,8 @@ from torch import Tensor
 import mlnt
 from mlnt import export
 from mlnt.cli import run as command
-from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder
+from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
+from mlnt.data.text_encoding import TextEncoder
 from mlnt.export import Deployable, describe, export_model, load_onnx, random_inputs, write_onnx
 from mlnt.models import build_model
 

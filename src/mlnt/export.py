@@ -24,17 +24,9 @@ from torch import Tensor, nn
 
 from mlnt import __version__
 from mlnt.data.columns import columns_to_json
-from mlnt.data.encoding import _CHARACTERS as CHARACTERS
-from mlnt.data.encoding import _WORD as WORD
-from mlnt.data.encoding import (
-    PAD,
-    UNKNOWN,
-    Encoder,
-    ImageEncoder,
-    TableEncoder,
-    TextEncoder,
-)
+from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
 from mlnt.data.image_files import CROP, SIZE
+from mlnt.data.text_encoding import CHARACTERS, PAD, UNKNOWN, WORD, TextEncoder
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.evaluation import predict_probabilities
 from mlnt.models import OwnModel

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mlnt.data.downloads import download_allowed
-from mlnt.data.encoding import PAD as PADDING
-from mlnt.data.encoding import UNKNOWN, Encoder, TextEncoder
+from mlnt.data.encoding import Encoder
 from mlnt.data.tensor_files import read_tensors
+from mlnt.data.text_encoding import PAD as PADDING
+from mlnt.data.text_encoding import UNKNOWN, TextEncoder
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.files import exists, open_file
 from mlnt.resnet import resnet18, resnet50

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mlnt.config import settings_from
 from mlnt.data.cifar10 import find_cifar10
-from mlnt.data.encoding import Encoder, TextEncoder, encoder_from_json
+from mlnt.data.encoding import Encoder, encoder_from_json
 from mlnt.data.fashion_mnist import has_idx_files
 from mlnt.data.folders import SPLITS
 from mlnt.data.given_labels import named_as
@@ -26,6 +26,7 @@ from mlnt.data.raw import Source
 from mlnt.data.reading import read_new
 from mlnt.data.saved_splits import open_splits
 from mlnt.data.tables import is_table
+from mlnt.data.text_encoding import TextEncoder
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import accuracy, predict_probabilities, readable

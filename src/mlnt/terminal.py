@@ -13,9 +13,10 @@ from rich.text import Text
 
 from mlnt.config import Settings
 from mlnt.data.dataset import Dataset
-from mlnt.data.encoding import TextEncoder, unnamed
+from mlnt.data.encoding import unnamed
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.oddities import few_of, odd_classes, span
+from mlnt.data.text_encoding import TextEncoder
 from mlnt.defaults import without_effect
 from mlnt.report import words
 from mlnt.schedule import has_last

@@ -4,9 +4,7 @@ An encoder is fitted on the training data, travels in the run folder and serves 
 """
 
 import math
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +21,10 @@ from mlnt.data.columns import (
     numbers_of,
 )
 from mlnt.data.image_files import IMAGENET_MEAN
+from mlnt.data.text_encoding import TextEncoder, longest
 from mlnt.errors import InputError
 from mlnt.texts import counted
 
-PAD, UNKNOWN = 0, 1
-LONGEST_TEXT = 512  # words, or characters
 MOST_CHANNELS = 4096
 USUAL_CHANNELS = (1, 3, 4)
 MOST_VALUES = 3 * 2048**2  # of one image
@@ -36,17 +33,6 @@ ROUNDING = 1e-14  # relative, of a few operations on float64
 HEAVY = 2.5
 MIDDLE_HALF, MAD = 1.349, 1.4826  # standard deviations in these, of a normal distribution
 QUANTILES_FROM = 100_000  # rows
-_WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")
-# A character, then it and its neighbour: never across a space.
-_CHARACTERS = re.compile(r"(?=(\S))(?=(\S\S)?)")
-# Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters: written without spaces.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
-FEWEST_SPACES = 1 / 8  # of the characters: Thai and Chinese cut into words have more
-FEWEST_REPEATED = 1 / 3  # of the words: 2,000 headlines repeat 0.92 of them, 20 of them 0.35
-MANY_UNREAD = 0.1  # of the texts, without a known word
 
 
 @dataclass(frozen=True)
@@ -189,117 +175,7 @@ class TableEncoder:
         return scaled * np.array(self.std) + np.array(self.mean)
 
 
-@dataclass(frozen=True)
-class TextEncoder:
-    """Texts as word numbers [N, L], padded with 0 behind; 1 is a word not seen in training.
-
-    The rarity of a word that is in n of N texts is 1 + log((1 + N) / (1 + n)). Where there are no
-    words to speak of, characters and pairs of neighbours take their place.
-    """
-
-    words: tuple[str, ...]
-    length: int
-    rarities: tuple[float, ...] = ()  # of the words; runs from before there were any have none
-    by_character: bool = False  # `words` are characters and pairs
-    kind = "text"
-
-    @classmethod
-    def fit(cls, texts: Sequence[str], at_least: int = 2, most: int = 30_000) -> "TextEncoder":
-        counts, texts_with, lengths = _counted(texts, by_character=False)
-        by_character = _has_no_words(texts, counts)
-        if by_character:
-            counts, texts_with, lengths = _counted(texts, by_character)
-        kept = sorted(word for word, n in counts.most_common(most) if n >= at_least)
-        # Long enough for 99 of 100 texts: one endless text must not set the length of all.
-        length = int(np.quantile(lengths, 0.99)) if lengths else 1
-        rarities = (1 + math.log((1 + len(texts)) / (1 + texts_with[word])) for word in kept)
-        rounded = tuple(round(rarity, 4) for rarity in rarities)
-        most_words = _longest(by_character)
-        return cls(tuple(kept), min(max(length, 1), most_words), rounded, by_character)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.length,)
-
-    @property
-    def vocabulary_size(self) -> int:
-        return len(self.words) + 2
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        number = {word: index + 2 for index, word in enumerate(self.words)}
-        encoded = torch.full((len(texts), self.length), PAD, dtype=torch.long)
-        for row, text in enumerate(texts):
-            # A text without a single word is one unknown word, so that no row is all padding.
-            words = _split(text, self.by_character)[: self.length] or [""]
-            encoded[row, : len(words)] = torch.tensor([number.get(w, UNKNOWN) for w in words])
-        return encoded
-
-    def in_words(self) -> str:
-        """What of the texts is looked at."""
-        count = len(self.words)
-        if self.by_character:
-            what = f"{count:,} characters and pairs of them that occur twice or more"
-            return f"{what}; words hardly repeat, or have no spaces between them"
-        return f"{count:,} words that occur twice or more"
-
-    def note_unread(self, encoded: Tensor, whose: str) -> Iterator[str]:
-        """What to say of texts that hold nothing known, if there are many."""
-        unread = int((encoded <= UNKNOWN).all(dim=1).sum())
-        if unread and unread >= MANY_UNREAD * len(encoded):
-            what = "character" if self.by_character else "word"
-            verb = "holds" if unread == 1 else "hold"
-            yield (
-                f"{unread:,} of {len(encoded):,} {whose} {verb} no known {what}: "
-                "all such texts get the same answer"
-            )
-
-
 Encoder = ImageEncoder | TableEncoder | TextEncoder
-
-
-def split_words(text: str) -> list[str]:
-    """Lower-case words; an apostrophe inside a word belongs to it."""
-    return _WORD.findall(text.lower())
-
-
-def split_characters(text: str) -> list[str]:
-    """Lower-case characters, each before the pair that it begins; white space parts them."""
-    return [part for both in _CHARACTERS.findall(text.lower()) for part in both if part]
-
-
-def _split(text: str, by_character: bool) -> list[str]:
-    return split_characters(text) if by_character else split_words(text)
-
-
-def _longest(by_character: bool) -> int:
-    """Of a text, in words; of characters each is there alone, and with the next."""
-    return 2 * LONGEST_TEXT if by_character else LONGEST_TEXT
-
-
-def _counted(
-    texts: Sequence[str], by_character: bool
-) -> tuple[Counter[str], Counter[str], list[int]]:
-    """How often each word occurs, in how many texts, and how many words each text has."""
-    counts: Counter[str] = Counter()
-    texts_with: Counter[str] = Counter()
-    lengths = []
-    for text in texts:
-        words = _split(text, by_character)
-        counts.update(words)
-        texts_with.update(set(words))
-        lengths.append(len(words))
-    return counts, texts_with, lengths
-
-
-def _has_no_words(texts: Sequence[str], counts: Counter[str]) -> bool:
-    """Whether words hardly repeat, or the texts are in a script without spaces and have few."""
-    written = sum(map(len, texts))
-    spaces = written - sum(len("".join(text.split())) for text in texts)
-    unspaced = sum(len(_UNSPACED.findall(text)) for text in texts)
-    if unspaced > (written - spaces) / 2 and spaces < FEWEST_SPACES * written:
-        return True
-    repeated = sum(count for count in counts.values() if count > 1)
-    return repeated < FEWEST_REPEATED * counts.total()
 
 
 def encoder_to_json(encoder: Encoder) -> dict[str, Any]:
@@ -325,7 +201,7 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
     if isinstance(encoder, TextEncoder):
         _check_texts(encoder.words, "words")
         _check_flags((encoder.by_character,), 1, "by_character")
-        _check_whole(encoder.length, _longest(encoder.by_character), "length")
+        _check_whole(encoder.length, longest(encoder.by_character), "length")
         if encoder.rarities != ():
             _check_numbers(encoder.rarities, len(encoder.words), "rarities")
         return encoder

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from mlnt.data.dataset import Split
-from mlnt.data.encoding import split_words
 from mlnt.data.image_files import ImageFiles
+from mlnt.data.text_encoding import split_words
 
 FEWEST_REPEATED = 0.01  # of all samples: less cannot sway which epoch is best
 # Where the same few inputs come again and again, as rows of zeros and ones do, that is what the

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mlnt.data.dataset import Dataset, Split
-from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder, TextEncoder
+from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
 from mlnt.data.folders import check_not_nested
 from mlnt.data.given_labels import (
     class_numbers,
@@ -50,6 +50,7 @@ from mlnt.data.table_rows import names_to_drop
 from mlnt.data.tables import (
     check_labelled,
 )
+from mlnt.data.text_encoding import TextEncoder
 from mlnt.errors import InputError
 from mlnt.files import exists
 
