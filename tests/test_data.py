@@ -338,6 +338,11 @@ def test_encoders_survive_json() -> None:
         assert encoder_from_json(encoder_to_json(encoder)) == encoder
 
 
+def test_words_keep_their_marks() -> None:
+    assert split_words("हिन्दी में समाचार। கல்வி") == ["हिन्दी", "में", "समाचार", "கல்வி"]
+    assert split_words("cafe\u0301 שָׁלוֹם") == ["cafe\u0301", "שָׁלוֹם"]
+
+
 def test_words_of_any_language() -> None:
     assert split_words("‘Yan Sanda Sun Je Ta'addanci, 2019!") == [
         "yan", "sanda", "sun", "je", "ta'addanci", "2019",

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from mlnt.data.dataset import Dataset
 from mlnt.data.label_files import classes_of, known_truth, label_names, read_label_file
+from mlnt.data.label_tables import GivenLabels
 from mlnt.data.labels_by_name import by_name, by_shared_column, passed_over, says_the_same
 from mlnt.data.oddities import few_of
-from mlnt.data.tables import GivenLabels
 from mlnt.data.wordy_columns import whole_names
 from mlnt.errors import InputError, did_you_mean
 from mlnt.texts import counted

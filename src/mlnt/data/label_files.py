@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mlnt.data.array_files import read_npy, read_npz
 from mlnt.data.array_pickle import load_pickle, pass_legacy_header
-from mlnt.data.tables import GivenLabels, read_labels
+from mlnt.data.label_tables import GivenLabels, read_labels
 from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import exists, read_at_most, read_file

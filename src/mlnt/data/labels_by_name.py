@@ -11,9 +11,10 @@ from typing import Any
 
 from mlnt.data.dataset import Dataset
 from mlnt.data.frames import is_frame
+from mlnt.data.label_tables import GivenLabels
 from mlnt.data.pictures import PathTable, are_picture_paths, is_picture_path
 from mlnt.data.table_rows import read_rows
-from mlnt.data.tables import PATH_NAMES, GivenLabels, is_table
+from mlnt.data.tables import PATH_NAMES, is_table
 from mlnt.errors import InputError
 from mlnt.files import exists
 

@@ -44,12 +44,7 @@ from mlnt.data.oddities import (
 from mlnt.data.other_forms import check_no_dataset, parts_in, way_out
 from mlnt.data.raw import Raw, Source
 from mlnt.data.table_rows import places_left
-from mlnt.data.tables import (
-    LABEL_NAMES,
-    is_table,
-    known_columns,
-    read_table,
-)
+from mlnt.data.tables import LABEL_NAMES, is_table, known_columns, read_table
 from mlnt.errors import InputError, did_you_mean
 from mlnt.files import exists
 from mlnt.texts import counted

@@ -47,9 +47,7 @@ from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
 from mlnt.data.raw import Known, Raw, Source
 from mlnt.data.reading import fitting, has_columns, is_npz, read, read_arrays, read_further
 from mlnt.data.table_rows import names_to_drop
-from mlnt.data.tables import (
-    check_labelled,
-)
+from mlnt.data.tables import check_labelled
 from mlnt.data.text_encoding import TextEncoder
 from mlnt.errors import InputError
 from mlnt.files import exists

@@ -3,8 +3,8 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import compress, pairwise
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,6 @@ from mlnt.errors import InputError
 from mlnt.texts import counted
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
-INDEX_NAMES = ("index", "row")  # of the sample that a label belongs to, as the report writes it
 LOOKED_AT_FIRST = 20  # rows
 SAVED_INDEX = "Unnamed: 0"  # as pandas calls a column without a name once it has read it
 PATH_NAMES = ("path", "file", "filename", "image", "picture")  # which, of several with paths
@@ -58,67 +57,8 @@ class Table:
         return 0 if self.labelled is None else int((~self.labelled).sum())
 
 
-@dataclass(frozen=True)
-class GivenLabels:
-    """Labels beside the data, and the rows that they are of where a column says so."""
-
-    names: list[str]
-    numbers: Sequence[int] | None = None
-    column: str = ""  # of the numbers, and of which file
-    # The other columns of a table: one of them may name the samples that the labels are of.
-    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def in_order(self, rows: Sequence[int] | None = None) -> list[str]:
-        """By the number of their row, where they have been sorted by something else.
-
-        rows    of the data, those that have a label; None: all, or any
-        """
-        if self.numbers is None:
-            return self.names
-        in_order = sorted(self.numbers)
-        if rows is not None and in_order != list(rows):
-            first = ", ".join(map(str, rows[:5]))
-            raise InputError(
-                f"{self.column} does not number the rows of the data that have a label "
-                f"({first}, …); leave it out if the labels are in their order"
-            )
-        if rows is None and all(before < after for before, after in pairwise(self.numbers)):
-            return self.names
-        if rows is None and in_order != list(range(len(in_order))):
-            raise InputError(
-                f"{self.column} is neither in order nor all of 0 to {len(in_order) - 1}; "
-                "sort the rows as the samples are, or leave the column out"
-            )
-        return [name for _, name in sorted(zip(self.numbers, self.names, strict=True))]
-
-
 def is_table(path: Path) -> bool:
     return path.suffix.lower() in (".csv", ".tsv")
-
-
-def read_labels(path: Path, label_column: str | None) -> GivenLabels:
-    """The labels alone, whatever the other columns hold.
-
-    The label column of the data may have another name here, as in what the report writes.
-    """
-    header, rows = read_rows(path)
-    wanted = label_column if label_column in header else None
-    label = _find_label(header, wanted, path)
-    if label is None:
-        either = "" if label_column is None else f"{label_column!r} or "
-        raise InputError(f"{path} has no column {either}'label' (columns: {', '.join(header)})")
-    labels = _labels(rows, label, path)
-    assert labels is not None
-    others = {header[i]: [r[i].strip() for r in rows] for i in range(len(header)) if i != label}
-    for name in INDEX_NAMES:
-        if name in others:
-            cells = others[name]
-            if not all(cell.isdecimal() for cell in cells):
-                break  # it says something else
-            del others[name]
-            numbers = [int(cell) for cell in cells]
-            return GivenLabels(labels, numbers, f"{path}: the column {name!r}", others)
-    return GivenLabels(labels, others=others)
 
 
 def read_picture_paths(
@@ -137,7 +77,7 @@ def read_picture_paths(
     if not any(is_picture_path(cell) for row in rows for cell in row):
         return None
     header, rows = without(*read_rows(path), drop, path)
-    label = _find_label(header, label_column, path, AsTrained() if further else None)
+    label = find_label(header, label_column, path, AsTrained() if further else None)
     column = _find_paths(header, rows, label, path)
     if column is None:
         return None
@@ -146,7 +86,7 @@ def read_picture_paths(
     labelled = None
     if label is not None and not further:
         rows, labelled = _with_label(rows, label, beside)
-    labels = _labels(rows, label, path, may_lack=further or beside is not None)
+    labels = labels_of(rows, label, path, may_lack=further or beside is not None)
     if labels is not None and not further:
         labels = whole_names(labels)
     others = (i for i in named_columns(header) if i not in (column, label))
@@ -207,7 +147,7 @@ def read_table(
     drop        columns that are left out, for training
     """
     header, rows = without(*read_rows(path), drop, path)
-    label = _find_label(header, label_column, path, as_trained)
+    label = find_label(header, label_column, path, as_trained)
     lost = "" if as_trained is not None else first_row_as_names(header)
     if lost and label is None and beside is None:
         raise InputError(f"{path}: {lost}")
@@ -217,7 +157,7 @@ def read_table(
     if label is not None and as_trained is None:
         rows, labelled = _with_label(rows, label, beside)
     may_lack = as_trained is not None or beside is not None
-    labels = _labels(rows, label, path, may_lack)
+    labels = labels_of(rows, label, path, may_lack)
     if labels is not None and as_trained is None:
         labels = whole_names(labels)
     body = _Body(path, header, rows, label, as_trained, beside)
@@ -451,7 +391,7 @@ def _with_label(
     return list(compress(rows, labelled)), labelled
 
 
-def _labels(
+def labels_of(
     rows: Sequence[Sequence[str]], label: int | None, path: Path, may_lack: bool = False
 ) -> list[str] | None:
     """The labels, of which some may lack or not; None where there are none."""
@@ -471,7 +411,7 @@ def check_labelled(labels: Sequence[str | bool], what: str) -> None:
         raise InputError(f"{what}: row {row} has no label")
 
 
-def _find_label(
+def find_label(
     header: list[str], wanted: str | None, path: Path, as_trained: AsTrained | None = None
 ) -> int | None:
     if wanted is not None:

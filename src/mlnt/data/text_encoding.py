@@ -15,7 +15,13 @@ from torch import Tensor
 
 PAD, UNKNOWN = 0, 1
 LONGEST_TEXT = 512  # words, or characters
-WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")
+# Marks above, below and around letters, which Python takes for no part of a word: of Latin, Hebrew
+# and Arabic, and whole blocks of the scripts of India, without their full stops.
+_MARKS = (
+    "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"
+    "\u064b-\u065f\u0670\u06d6-\u06dc\u0900-\u0963\u0966-\u0dff"
+)
+WORD = re.compile(rf"[\w{_MARKS}]+(?:['’ʼ][\w{_MARKS}]+)*")
 # A character, then it and its neighbour: never across a space.
 CHARACTERS = re.compile(r"(?=(\S))(?=(\S\S)?)")
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters: written without spaces.
