@@ -106,7 +106,7 @@ def test_predict_notes_images_of_another_scale(
     for factor, is_noted in ((1, False), (1 / 255, True)):
         np.savez(tmp_path / "images.npz", X=images * factor)
         assert cli.run(["predict", str(run_folder), str(tmp_path / "images.npz")]) == 0
-        assert ("mind: these images have values from" in capsys.readouterr().err) == is_noted
+        assert ("note: these images have values from" in capsys.readouterr().err) == is_noted
 
 
 def test_best_model_is_the_one_in_the_table(run_folder: Path) -> None:
@@ -311,7 +311,7 @@ def test_classes_that_look_like_formulas(
         mlnt.train(data, out=run, epochs=1, method="cross_entropy")
         assert cli.run(["predict", str(run), str(data), "--out", str(out)]) == 0
         said = capsys.readouterr().err
-        assert ("mind: a quote mark stands before =a, which" in said) == marked
+        assert ("note: a quote mark stands before =a, which" in said) == marked
         shown = {f"p({name})" for name in names}
         heading = out.read_text().splitlines()[0]
         assert shown <= set(heading.split(","))

@@ -81,7 +81,7 @@ def test_settings_without_effect_are_named(
     (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *lines]))
     words = ["--flip", "--cutout", "4", "--minutes", "0", "--out"]
     assert command(["train", str(tmp_path / "t.csv"), *words, str(tmp_path / "run")]) == 0
-    assert "  mind: flip, cutout have no effect: these are no pictures\n" in capsys.readouterr().out
+    assert "  note: flip, cutout have no effect: these are no pictures\n" in capsys.readouterr().out
     assert command(["train", "--resume", str(tmp_path / "run"), "--minutes", "0"]) == 0
     assert "no effect" not in capsys.readouterr().out, "said once"
 
@@ -160,8 +160,8 @@ def test_data_is_described_with_what_is_odd_about_it() -> None:
     assert lines[0] == "arrays: 604 rows of numbers in 2 classes to train on"
     assert lines[1] == "  labels: 0 600, 1 4"
     assert lines[2:] == [
-        "  mind: very few samples of 1 (4)",
-        "  mind: the largest class has 150 times the smallest",
+        "  note: very few samples of 1 (4)",
+        "  note: the largest class has 150 times the smallest",
     ]
 
 

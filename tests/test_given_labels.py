@@ -19,7 +19,7 @@ class TestNumbersForNames:
         said = "labels: 0, 1, 2 are taken for cat, dog, wolf, in this order"
         data = mlnt.open_dataset((ROWS, ANIMALS), labels=tmp_path / "l.txt")
         assert data.train.labels.tolist() == [0, 1, 2] * 10
-        assert f"  mind: {said}" in list(describe_data(data))
+        assert f"  note: {said}" in list(describe_data(data))
         data = mlnt.open_dataset((ROWS, ANIMALS), true_labels=[0, 1, 2] * 10)
         assert data.notes == (f"true_{said}",)
 

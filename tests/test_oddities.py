@@ -29,7 +29,7 @@ def table(path: Path, **more: list) -> Path:
 
 def notes(path: Path, **options: str) -> list[str]:
     lines = describe_data(mlnt.open_dataset(path, **options))
-    return [line.removeprefix("  mind: ") for line in lines if "few: expect" not in line]
+    return [line.removeprefix("  note: ") for line in lines if "few: expect" not in line]
 
 
 def test_names_in_short() -> None:
@@ -95,10 +95,10 @@ def test_classes_that_look_alike_or_missing() -> None:
     names = ["Ham Radio", "ham  radio", "HAM RADIO", "fish", "Fish", "NaN", "n/a", "?", "nana"]
     lines = list(describe_data(mlnt.open_dataset((NUMBERS[:36], names * 4))))
     assert (
-        "  mind: 'Fish' and 'fish', 'HAM RADIO' and 'Ham Radio' and 'ham  radio' differ in case or "
+        "  note: 'Fish' and 'fish', 'HAM RADIO' and 'Ham Radio' and 'ham  radio' differ in case or "
         "white space only: one class?"
     ) in lines
-    assert "  mind: a class is called '?', 'NaN', 'n/a': are these samples without label?" in lines
+    assert "  note: a class is called '?', 'NaN', 'n/a': are these samples without label?" in lines
 
 
 def test_one_number_written_in_two_ways(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_rarest_classes_are_named_first() -> None:
     rows = np.random.default_rng(0).normal(size=(len(labels), 2))
     lines = list(describe_data(mlnt.open_dataset((rows, labels))))
     rarest = "c8 (1), c7 (2), c6 (3), c5 (4), c4 (5) and 4 more"
-    assert f"  mind: very few samples of {rarest}" in lines
+    assert f"  note: very few samples of {rarest}" in lines
 
 
 class TestOtherScales:

@@ -106,7 +106,7 @@ def test_they_are_said(has_validation: bool) -> None:
     data = (np.tile(ROWS, (3, 1)), np.arange(600) % 2)
     opened = mlnt.open_dataset(data, validation=data if has_validation else None)
     prepared, _ = prepare(opened, make_settings("table"))
-    assert "  mind: 400 of 600 samples are repetitions of others" in list(describe_data(prepared))
+    assert "  note: 400 of 600 samples are repetitions of others" in list(describe_data(prepared))
     prepared, _ = prepare(mlnt.open_dataset("digits"), make_settings("digits"))
     assert not any("repetitions" in line for line in describe_data(prepared))
 
@@ -118,7 +118,7 @@ def test_contradictions_are_said() -> None:
     said = (
         "200 of 400 samples are repetitions of others; 7 labels are not what most of the same have"
     )
-    assert f"  mind: {said}" in list(describe_data(prepared))
+    assert f"  note: {said}" in list(describe_data(prepared))
 
 
 @pytest.mark.parametrize("odd", [0, 1, 3])
@@ -209,5 +209,5 @@ def test_copies_of_pictures_are_held_out_together(tmp_path: Path) -> None:
     assert len(held_out) == 12
     assert not held_out & trained_on
     lines = list(describe_data(prepared))
-    assert "  mind: 60 of 120 samples are repetitions of others" in lines
+    assert "  note: 60 of 120 samples are repetitions of others" in lines
     assert any("10 of the 20 samples for test are trained on as well" in line for line in lines)

@@ -170,6 +170,6 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     run = str(tmp_path / "run")
     assert command(["train", str(tmp_path / "data.csv"), *options, "--out", run]) == 0
     said = capsys.readouterr().out
-    assert "mind: 5 rows without a label left out\n" in said
+    assert "note: 5 rows without a label left out\n" in said
     ranked = read_label_issues(tmp_path / "run" / "label_issues.csv")
     assert sorted(int(row["index"]) for row in ranked) == THERE

@@ -274,12 +274,12 @@ def predict(
         errors.print(words, soft_wrap=True)
     if marked := [name for name in result.classes if harmless(name) != name]:
         words = (
-            f"mind: a quote mark stands before {few_of(marked)}, which a spreadsheet would take "
+            f"note: a quote mark stands before {few_of(marked)}, which a spreadsheet would take "
         )
         words += "for a formula; take it off to compare the classes with those of the data"
         errors.print(one_line(words), soft_wrap=True)
     for note in result.notes:
-        errors.print(f"mind: {one_line(note)}", soft_wrap=True)
+        errors.print(f"note: {one_line(note)}", soft_wrap=True)
 
 
 def _shown_cell(text: str) -> str:

@@ -91,7 +91,7 @@ class TerminalProgress(Watcher):
         for line in describe_data(dataset):
             self._say(line)
         for note in without_effect(dataset, self.asked):
-            self._say(f"  mind: {note}")
+            self._say(f"  note: {note}")
         epochs = f"{_epochs(settings.epochs)} a stage"
         if has_last(settings) and not isinstance(settings.last_epochs, str):
             epochs += f", {settings.last_epochs} in the last"
@@ -193,7 +193,7 @@ def describe_data(dataset: Dataset) -> Iterator[str]:
         shown = [*shown[:half], "…", *shown[-half:]]
     column = f" (column {dataset.labels_from!r})" if dataset.labels_from else ""
     yield f"  labels{column}: {', '.join(shown)}"
-    yield from (f"  mind: {note}" for note in problems(dataset, sizes))
+    yield from (f"  note: {note}" for note in problems(dataset, sizes))
 
 
 def problems(dataset: Dataset, sizes: list[tuple[int, str]]) -> list[str]:
@@ -267,10 +267,10 @@ def chosen_line(summary: dict[str, Any]) -> str:
 def doubts(summary: dict[str, Any], config: dict[str, Any]) -> Iterator[str]:
     """What speaks against taking the estimate at its word."""
     if doubt := words.doubt(summary, config):
-        yield f"mind: {doubt}"
+        yield f"note: {doubt}"
     if names := summary["label_issues"].get("hardly_learnt"):
         yield (
-            f"mind: nearly all labels of {few_of(names)} are flagged; rather the model has hardly "
+            f"note: nearly all labels of {few_of(names)} are flagged; rather the model has hardly "
             "learnt them, and says little about their labels"
         )
 
