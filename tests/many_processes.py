@@ -40,7 +40,7 @@ from mlnt.methods import (
     Method,
     Rates,
 )
-from mlnt.models import GRU
+from mlnt.networks import GRU
 from mlnt.steps import Steps
 
 PROCESSES = 4

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mlnt.models import Bag
+from mlnt.networks import Bag
 
 Parameters = dict[str, Tensor]
 CLASSES = 4

@@ -13,7 +13,8 @@ from torch import Tensor
 import mlnt
 from mlnt.data.text_encoding import PAD, UNKNOWN, TextEncoder
 from mlnt.meta.features import penultimate
-from mlnt.models import BAG_SCALE, Bag, build_model
+from mlnt.models import build_model
+from mlnt.networks import BAG_SCALE, Bag
 
 SUN, RAIN = ("sun", "warm", "light", "sky"), ("rain", "cold", "cloud", "grey")
 OF_BOTH = ("the", "a", "of", "today", "and")

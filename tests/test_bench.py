@@ -24,7 +24,7 @@ from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.meta.labels import synthetic_labels
 from mlnt.methods import MLNT, Rates
-from mlnt.models import SmallConv
+from mlnt.networks import SmallConv
 from mlnt.origin import commit
 from mlnt.steps import EAGER_STEPS
 

@@ -17,7 +17,7 @@ from mlnt.iterations import MOST_WEIGHT, restoring_weights
 from mlnt.meta import passes
 from mlnt.methods import MLNT, Iterative, MeanTeacher, Method
 from mlnt.methods.base import Rates
-from mlnt.models import PreActResNet32
+from mlnt.networks import PreActResNet32
 from mlnt.training import StageResult
 
 

@@ -23,7 +23,7 @@ from mlnt.meta.features import logits_and_features, split_at_features
 from mlnt.methods import Contrastive, Rates
 from mlnt.methods.base import Method
 from mlnt.methods.contrastive import TEMPERATURE, contrast, contrastive_settings
-from mlnt.models import PreActResNet32, SmallConv
+from mlnt.networks import PreActResNet32, SmallConv
 from mlnt.resnet import resnet18
 from mlnt.runs import RunFolder
 from mlnt.training import Stage, StageResult, Trainer

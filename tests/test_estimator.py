@@ -25,7 +25,7 @@ from torch import nn
 import mlnt
 from mlnt import InputError, MLNTClassifier
 from mlnt.config import fields_by_name
-from mlnt.models import MLP
+from mlnt.networks import MLP
 
 
 def quick(**settings: object) -> MLNTClassifier:

@@ -13,7 +13,7 @@ from torch import nn
 from mlnt.api import train
 from mlnt.bench import exactness
 from mlnt.bench.exactness import ExactnessResult, compare_accuracies, run_exactness
-from mlnt.models import SmallConv
+from mlnt.networks import SmallConv
 
 
 def dense() -> nn.Module:

@@ -16,7 +16,7 @@ import mlnt
 from mlnt.meta.folded import Parameters, folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
 from mlnt.meta.tape import Options
-from mlnt.models import MLP, PooledConv, PreActResNet32, SmallConv
+from mlnt.networks import MLP, PooledConv, PreActResNet32, SmallConv
 from networks import CASES
 
 CLASSES = 5

@@ -13,7 +13,7 @@ import mlnt
 from mlnt.meta import comparison
 from mlnt.meta.folded import folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
-from mlnt.models import PreActResNet32
+from mlnt.networks import PreActResNet32
 from test_folded import assert_agree
 
 CLASSES = 3

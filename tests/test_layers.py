@@ -21,7 +21,7 @@ LAYERS = (
         "storage",
     },
     {"checkpoints", "config", "runs", "device", "origin", "values"},
-    {"data", "defaults", "models", "resnet"},
+    {"data", "defaults", "models", "networks", "resnet"},
     {"meta"},
     {"evaluation", "gallery", "judging", "label_issues", "linear", "noise_model"},
     {"methods"},

@@ -39,7 +39,7 @@ from mlnt.methods import (
 from mlnt.methods.cnn_crf import Field, expected_log_joint, fit_auxiliary, log_joint, posterior
 from mlnt.methods.forward import forward_loss
 from mlnt.methods.joint_optimization import mean_entropy, prior_loss, soft_label_loss
-from mlnt.models import SmallConv
+from mlnt.networks import SmallConv
 from mlnt.steps import Steps
 from mlnt.training import Stage, StageResult, Trainer
 

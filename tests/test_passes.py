@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from mlnt.distributed import ALL_ALONE
 from mlnt.meta import passes
 from mlnt.meta.features import split_at_features
-from mlnt.models import PreActResNet32, SmallConv
+from mlnt.networks import PreActResNet32, SmallConv
 from mlnt.resnet import resnet18
 
 

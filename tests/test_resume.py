@@ -27,7 +27,7 @@ from mlnt.distributed import ProcessLost
 from mlnt.errors import InputError, Stopped
 from mlnt.journal import going_on
 from mlnt.methods import CrossEntropy, Rates
-from mlnt.models import SmallConv
+from mlnt.networks import SmallConv
 from mlnt.packing import pack, unpack
 from mlnt.report import write_report
 from mlnt.runs import RunFolder

@@ -16,7 +16,7 @@ from mlnt.data.dataset import Split
 from mlnt.data.image_files import FaultLog, ImageFiles
 from mlnt.data.pictures import PathTable, PictureError
 from mlnt.methods import MLNT, CrossEntropy, Iterative, MeanTeacher, Rates
-from mlnt.models import MLP, SmallConv
+from mlnt.networks import MLP, SmallConv
 from mlnt.steps import Steps
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

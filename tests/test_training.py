@@ -25,7 +25,7 @@ from mlnt.iterations import (
     right_by,
 )
 from mlnt.methods import MLNT, CrossEntropy, Method, Rates
-from mlnt.models import SmallConv
+from mlnt.networks import SmallConv
 from mlnt.progress import Choice, ModelResult, Progress
 from mlnt.runs import RunFolder
 from mlnt.training import Stage, StageResult, Trainer, rates_at

@@ -22,7 +22,16 @@ from PIL import Image
 from safetensors.torch import save
 
 from mlnt.config import Settings
-from mlnt.data import array_files, cifar10, clothing1m, fashion_mnist, label_files, noise, tables
+from mlnt.data import (
+    array_files,
+    cifar10,
+    clothing1m,
+    fashion_mnist,
+    label_files,
+    label_tables,
+    noise,
+    tables,
+)
 from mlnt.data.array_pickle import load_pickle
 from mlnt.data.encoding import TableEncoder, encoder_to_json
 from mlnt.data.huggingface import is_saved_dataset, read_saved
@@ -31,7 +40,8 @@ from mlnt.data.reading import read
 from mlnt.errors import InputError
 from mlnt.gallery import read_gallery
 from mlnt.label_issues import COLUMNS, read_label_issues
-from mlnt.models import MLP, read_weights
+from mlnt.models import read_weights
+from mlnt.networks import MLP
 from mlnt.packing import pack
 from mlnt.prediction import load_model
 from mlnt.report import charts
@@ -73,7 +83,7 @@ def _csv(content: bytes) -> None:
     path = _file("table.csv", content)
     for reading in (
         lambda: tables.read_table(path, None, None),
-        lambda: tables.read_labels(path, None).in_order(),
+        lambda: label_tables.read_labels(path, None).in_order(),
         lambda: tables.read_picture_paths(path, None),
         lambda: read(path),
     ):

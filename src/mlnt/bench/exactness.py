@@ -28,7 +28,7 @@ from mlnt.device import computing, pick_device, weight_type
 from mlnt.meta.folded import folded_meta_gradient, folded_network
 from mlnt.meta.plain import plain_meta_gradient
 from mlnt.methods import MLNT, Rates
-from mlnt.models import MLP, PreActResNet32
+from mlnt.networks import MLP, PreActResNet32
 from mlnt.origin import about
 from mlnt.steps import Steps
 
