@@ -1,6 +1,7 @@
 """Labels given beside the data: `--labels` and `--true-labels`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,3 +160,45 @@ class TestLabelsThatNameTheirSamples:
             mlnt.InputError, match=r"'id' .* names 30 of the 31 rows .*; '0' is mis"
         ):
             mlnt.open_dataset(data, labels=labels)
+
+
+class TestColumnsOfTheDataBesideItsLabels:
+    """A table with an id, written again with other labels."""
+
+    @pytest.fixture
+    def frame(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        pandas = pytest.importorskip("pandas")
+        monkeypatch.chdir(tmp_path)
+        rows = range(30)
+        frame = pandas.DataFrame({
+            "id": rows, "a": [f"{0.37 * row:.4f}" for row in rows], "rank": rows,
+            "index": [7 * row % 30 for row in rows], "label": [ANIMALS[row % 3] for row in rows],
+        })  # fmt: skip
+        frame.to_csv("data.csv", index=False)
+        return frame
+
+    def found(self, labels: Any, columns: list[str], data: str = "data.csv") -> list[str]:
+        labels[columns].to_csv("labels.csv", index=False)
+        dataset = mlnt.open_dataset(data, labels="labels.csv")
+        return [dataset.classes[number] for number in dataset.train.labels.tolist()]
+
+    def test_one_that_is_equal_row_by_row_settles_the_order(self, frame: Any) -> None:
+        expected = [ANIMALS[row % 2] for row in range(30)]
+        changed = frame.assign(label=expected, rank=frame["rank"][::-1].tolist())
+        assert self.found(changed, ["id", "rank", "label"]) == expected
+        assert self.found(changed.assign(a=frame.a.astype(float)), ["a", "label"]) == expected
+        edited = changed.assign(a=["9.9", *frame.a[1:]])
+        assert self.found(edited, ["id", "a", "label"]) == expected
+        assert self.found(edited, ["a", "label"]) == expected, "a measurement is no name"
+        assert self.found(changed, ["index", "a", "label"]) == expected, "the data has it too"
+
+    def test_numbers_are_compared_as_numbers(self, frame: Any) -> None:
+        reverse = frame.iloc[::-1].assign(id=lambda some: some.id.astype(float))
+        assert self.found(reverse, ["id", "label"]) == frame.label.tolist()
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_of_the_labelled_rows_alone(self, order: int, frame: Any) -> None:
+        frame.assign(label=["", "", *frame.label[2:]]).to_csv("gaps.csv", index=False)
+        labelled = frame.iloc[2:]
+        found = self.found(labelled[::order], ["id", "label"], "gaps.csv")
+        assert found == labelled.label.tolist()

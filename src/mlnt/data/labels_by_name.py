@@ -11,10 +11,11 @@ from typing import Any
 
 from mlnt.data.dataset import Dataset
 from mlnt.data.frames import is_frame
-from mlnt.data.label_tables import GivenLabels
+from mlnt.data.label_tables import INDEX_NAMES, GivenLabels
 from mlnt.data.pictures import PathTable, are_picture_paths, is_picture_path
 from mlnt.data.table_rows import read_rows
 from mlnt.data.tables import PATH_NAMES, is_table
+from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError
 from mlnt.files import exists
 
@@ -47,32 +48,85 @@ def by_name(given: GivenLabels, dataset: Dataset, what: str) -> list[str] | None
                 label_of = _labels(found, given.names, set(wanted), where)
                 return [label_of[name] for name in wanted]
     for column, cells in columns.items():
-        if not has_paths or are_picture_paths(cells) or column.lower() in NAMING:
+        is_counted = list(cells) == [str(number) for number in range(len(cells))]
+        is_to_name = not has_paths or are_picture_paths(cells) or column.lower() in NAMING
+        if is_to_name and not is_counted:
             _refuse(column, cells, names, root, what)
     return None
 
 
 def by_shared_column(given: GivenLabels, source: Any) -> GivenLabels:
     """The labels in the order of the rows of a table or data frame, where a column of this, with
-    a value of its own in each row, stands beside the labels too: such as an id."""
-    if given.numbers is not None or not given.others:
-        return given
-    for column, cells in _columns_of(source, given.others):
-        found = given.others[column]
-        is_id = len(set(cells)) == len(cells) > 1 and len(set(found)) == len(found)
-        if not is_id or cells == found:
-            continue
-        label_of = dict(zip(found, given.names, strict=True))
-        missing = [cell for cell in cells if cell not in label_of]
-        if not missing:
-            return GivenLabels([label_of[cell] for cell in cells])
-        if 2 * len(missing) <= len(cells):
-            raise InputError(
-                f"the column {column!r} of the labels names {len(cells) - len(missing):,} of the "
-                f"{len(cells):,} rows of the data; {missing[0][:80]!r} is missing; add it, or take "
-                "the column out if the labels are in the order of the rows"
-            )
+    a value of its own in each row, stands beside the labels too: such as an id.
+
+    A column that is the same row by row says that the labels are in order, whatever became of
+    others. The labels may also be those of some rows alone, which they then number.
+    """
+    if given.numbers is not None:
+        copied = (list(map(int, c)) for c in _numbers_of(source) if len(c) == len(given.names))
+        is_copy = list(given.numbers) in copied
+        return GivenLabels(given.names, others=given.others) if is_copy else given
+    ids = [
+        shared
+        for column, cells in _columns_of(source, given.others)
+        if (shared := _Shared(column, cells, given.others[column])).tells_apart
+    ]
+    if any(shared.wanted == shared.found for shared in ids):
+        return GivenLabels(given.names)
+    for shared in ids:
+        if set(shared.wanted) <= set(shared.found):
+            label_of = dict(zip(shared.found, given.names, strict=True))
+            return GivenLabels([label_of[cell] for cell in shared.wanted])
+    for shared in ids:
+        if set(shared.found) <= set(shared.wanted):
+            place_of = {cell: place for place, cell in enumerate(shared.wanted)}
+            numbers = [place_of[cell] for cell in shared.found]
+            return GivenLabels(given.names, numbers, f"the column {shared.column!r} of the labels")
+    for shared in ids:
+        shared.refuse_part()
     return given
+
+
+class _Shared:
+    """A column of the data that stands beside the labels too."""
+
+    def __init__(self, column: str, cells: Sequence[str], beside: Sequence[str]) -> None:
+        self.column, self.cells = column, cells
+        self.wanted, self.found = list(map(_comparable, cells)), list(map(_comparable, beside))
+
+    @property
+    def tells_apart(self) -> bool:
+        sides = (self.wanted, self.found)
+        return len(self.wanted) > 1 and all(len(set(side)) == len(side) for side in sides)
+
+    def refuse_part(self) -> None:
+        """Raise InputError if it names most rows of the data but not all; not of measurements, of
+        which a few may have been put right."""
+        there = set(self.found)
+        missing = [c for c, key in zip(self.cells, self.wanted, strict=True) if key not in there]
+        is_measured = any("." in key and as_number(key) is not None for key in self.wanted)
+        if is_measured or 2 * len(missing) > len(self.cells):
+            return
+        raise InputError(
+            f"the column {self.column!r} of the labels names {len(self.cells) - len(missing):,} of "
+            f"the {len(self.cells):,} rows of the data; {missing[0][:80]!r} is missing; add it, or "
+            "take the column out if the labels are in the order of the rows"
+        )
+
+
+def _comparable(cell: str) -> str:
+    """5, 5.0 and 5.00 are one number, 0.10 and 0.1; 007 is none."""
+    value = as_number(cell)
+    if value is None or (cell.isdecimal() and cell != str(int(cell))):
+        return cell
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def _numbers_of(source: Any) -> Iterator[list[str]]:
+    """The columns of the data itself that number something."""
+    for _, cells in _columns_of(source, INDEX_NAMES):
+        if all(cell.isdecimal() for cell in cells):
+            yield cells
 
 
 def _columns_of(source: Any, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
