@@ -340,6 +340,9 @@ def test_encoders_survive_json() -> None:
 
 def test_words_keep_their_marks() -> None:
     assert split_words("हिन्दी में समाचार। கல்வி") == ["हिन्दी", "में", "समाचार", "கல்வி"]
+    before = TextEncoder(("ह", "न"), 3)  # of a run from before
+    assert before.encode(["हिन्दी"]).tolist() != [[1, 0, 0]]
+    assert TextEncoder.fit(["हिन्दी में"] * 3).encode(["में हिन्दी"]).tolist() == [[2, 3]]
     assert split_words("cafe\u0301 שָׁלוֹם") == ["cafe\u0301", "שָׁלוֹם"]
 
 

@@ -60,3 +60,13 @@ def test_what_would_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert line.startswith("note: `mlnt train` refuses it: ")
     assert command(["data", "check", str(tmp_path / "none.npz")]) == 2
     assert "no folder or file at" in capsys.readouterr().err
+
+
+def test_columns_are_named_and_left_out_as_for_a_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{i},word{i} said,{'ab'[i % 2]}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["day,title,label", *rows]))
+    options = ["--drop-columns", "day", "--text-column", "title"]
+    assert command(["data", "check", str(tmp_path / "t.csv"), *options]) == 0
+    assert "passing over" not in capsys.readouterr().out

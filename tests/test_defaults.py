@@ -67,6 +67,8 @@ def test_what_the_user_says_comes_first() -> None:
     assert chosen.settings.epochs == 7
     assert chosen.settings.batch_size == 8
     assert set(chosen.reasons) == {"validation_share", "batch_size", "tau"}
+    share = choose_settings(rows(80), CPU, None, {"validation_share": 0.1}).settings
+    assert (share.validation_share, share.batch_size) == (0.1, 8), "72 samples make 8 steps"
     auto = choose_settings(rows(100), CPU, None, {"model": "auto"})
     assert auto.settings.model == "mlp", "what is meant is written down"
     preset = choose_settings(rows(100), CPU, "table", {})

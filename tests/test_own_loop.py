@@ -782,3 +782,26 @@ def test_a_meta_step_too_long_for_the_optimizer_is_told(
         tolerance.update_teacher(gamma=0.9)
     said = [record.message for record in caplog.records]
     assert [("nearly all samples the same class" in line) for line in said] == [True] * collapses
+
+
+@pytest.mark.parametrize("network", ["slow teacher", "two classes", "small batches"])
+def test_an_ordinary_loop_is_not_warned(network: str, caplog: pytest.LogCaptureFixture) -> None:
+    """By a teacher of untrained weights, a rare class or chance."""
+    torch.manual_seed(0)
+    data = mlnt.open_dataset("digits").train
+    classes = 2 if network == "two classes" else 10
+    labels = (data.labels == 0).long() if classes == 2 else data.labels
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, classes)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    tolerance = mlnt.NoiseTolerance(model, sets=1)
+    for batch in (
+        torch.randperm(19_200).remainder(len(data)).split(8 if network == "small batches" else 64)
+    ):
+        tolerance.meta_update(data.inputs[batch], labels[batch], eta=0.0)
+        optimizer.zero_grad()
+        F.cross_entropy(model(data.inputs[batch]), labels[batch]).backward()
+        optimizer.step()
+        tolerance.update_teacher()
+    assert not caplog.records

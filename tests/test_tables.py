@@ -60,6 +60,12 @@ class TestWithoutALineOfNames:
         (note,) = mlnt.open_dataset(path, label_column="benign").notes
         assert note.startswith("its first line (11.71, 14.2, 386, benign) looks like a row")
 
+    def test_years_beside_a_label_column_are_names(self, tmp_path: Path) -> None:
+        path = write(
+            tmp_path / "t.csv", self.CELLS.replace("11.71,14.2,386,benign", "2015,18,21,kind")
+        )
+        assert mlnt.open_dataset(path, label_column="kind").notes == ()
+
     def test_of_a_table_of_pictures(self, tmp_path: Path) -> None:
         path = write(tmp_path / "t.csv", "a/1.png,a\nb/1.png,b\na/2.png,a\n")
         with pytest.raises(mlnt.InputError, match=r"first line \(a/1.png, a\) looks like a row"):

@@ -13,7 +13,8 @@ from mlnt.errors import InputError
 
 def as_tensor(values: Any, name: str, wanted: str = "numbers") -> Tensor:
     """A tensor, without its gradient; of an array, a list or a Series by position, a copy."""
-    if hasattr(values, "toarray") or getattr(values, "layout", torch.strided) != torch.strided:
+    is_sparse = isinstance(values, Tensor) and values.layout != torch.strided
+    if is_sparse or hasattr(values, "toarray"):
         dense = "to_dense" if isinstance(values, Tensor) else "toarray"
         raise InputError(
             f"{name} must be dense, got {type(values).__name__}; give .{dense}() of it"

@@ -24,10 +24,12 @@ def check_command(
     ],
     seconds: Annotated[float, typer.Option(min=1, help="time to spend")] = 60,
     label_column: Annotated[str | None, typer.Option(help="of a table")] = None,
+    text_column: Annotated[str | None, typer.Option(help="of a table")] = None,
+    drop_columns: Annotated[str | None, typer.Option(help="of a table, left out: id,date")] = None,
 ) -> None:
     """Say whether data is complete, and what is odd about it; status 1 if it is not complete."""
     console = PlainConsole()
-    found = check_tree(path, seconds, label_column)
+    found = check_tree(path, seconds, label_column, text_column, drop_columns)
     if found.dataset is not None:
         found.notes += [note for note in _notes(found.dataset) if note not in found.notes]
     for part in found.to_rich():

@@ -103,7 +103,9 @@ def _derived(
     found: dict[str, tuple[Any, str]] = {}
     samples = len(dataset.train)
     if dataset.validation is None:
-        share = max(usual.validation_share, min(WANTED_HELD_OUT / samples, LARGEST_SHARE))
+        wanted = min(WANTED_HELD_OUT / samples, LARGEST_SHARE)
+        is_given = "validation_share" in given
+        share = usual.validation_share if is_given else max(usual.validation_share, wanted)
         if share > usual.validation_share:
             why = f"so that about {share * samples:.0f} labels choose the best epoch"
             found["validation_share"] = (round(share, 3), why)

@@ -26,7 +26,7 @@ from mlnt import __version__
 from mlnt.data.columns import columns_to_json
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
 from mlnt.data.image_files import CROP, SIZE
-from mlnt.data.text_encoding import CHARACTERS, PAD, UNKNOWN, WORD, TextEncoder
+from mlnt.data.text_encoding import PAD, UNKNOWN, TextEncoder
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.evaluation import predict_probabilities
 from mlnt.models import OwnModel
@@ -177,9 +177,8 @@ def describe(encoder: Encoder, classes: tuple[str, ...]) -> dict[str, str]:
             found["made_of"] = json.dumps(columns_to_json(encoder.made_of))
     else:
         found["input"] = f"{kind} [batch, {shape}]: the numbers of the words of each text"
-        pattern, finds = WORD, "what word_pattern, a regular expression, finds"
+        pattern, finds = encoder.pattern, "what word_pattern, a regular expression, finds"
         if encoder.by_character:
-            pattern = CHARACTERS
             finds = (
                 "characters and pairs of neighbours: all groups of all matches of word_pattern, "
                 "a regular expression, less those that are empty"

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -139,12 +140,23 @@ class Report:
         return [table, *lines, f"{self.verdict}  [{self.seconds:.0f} s]"]
 
 
-def check_tree(path: str | Path, seconds: float = 60, label_column: str | None = None) -> Report:
+def check_tree(
+    path: str | Path,
+    seconds: float = 60,
+    label_column: str | None = None,
+    text_column: str | None = None,
+    drop_columns: str | None = None,
+) -> Report:
     """Look at a Clothing1M tree, an image folder, a saved data set or a table for about so long."""
     began, path = time.monotonic(), Path(path)
+    columns: dict[str, Any] = {
+        "label_column": label_column,
+        "text_column": text_column,
+        "drop_columns": drop_columns,
+    }
     read: Read = read_picture
     if exists(path) and not path.is_dir():
-        report, tables = _file_report(path, label_column)
+        report, tables = _file_report(path, columns)
         _look_for(report, tables, began + LISTING_SHARE * seconds)
         _decode_some(report, tables, read, lambda: time.monotonic() - began < seconds)
         report.seconds = time.monotonic() - began
@@ -157,7 +169,7 @@ def check_tree(path: str | Path, seconds: float = 60, label_column: str | None =
     _refuse_other_kinds(path)
     place = clothing1m.lists_folder(path)
     if is_saved_dataset(path):
-        report, tables, read = _saved_report(path)
+        report, tables, read = _saved_report(path, columns)
     elif place is not None:
         report, tables = _clothing1m_report(path, place)
         _look_for(report, tables, began + LISTING_SHARE * seconds)
@@ -216,12 +228,12 @@ def _folder_report(path: Path) -> tuple[Report, list[PathTable]]:
     return _report_of(image_folder_parts(path), path, "image folder")
 
 
-def _file_report(path: Path, label_column: str | None) -> tuple[Report, list[PathTable]]:
+def _file_report(path: Path, columns: dict[str, Any]) -> tuple[Report, list[PathTable]]:
     """Of a CSV, a TSV or an .npz, opened as for a training; pictures that a table names are looked
     for later."""
-    if parts := find_pictures(path, label_column):
+    if parts := find_pictures(path, columns["label_column"], columns["text_column"]):
         return _report_of(parts, path.resolve().parent, f"pictures of {path.name}")
-    data = open_dataset(path, label_column=label_column)
+    data = open_dataset(path, **columns)
     counts = [
         PartCount(name, len(split), split.labels.bincount(minlength=len(data.classes)).tolist())
         for name in ("train", "validation", "test")
@@ -249,7 +261,7 @@ def _report_of(parts: Parts, path: Path, kind: str) -> tuple[Report, list[PathTa
     return Report(path, kind, parts.classes, counts, notes=notes, dataset=dataset), tables
 
 
-def _saved_report(path: Path) -> tuple[Report, list[PathTable], Read]:
+def _saved_report(path: Path, columns: dict[str, Any]) -> tuple[Report, list[PathTable], Read]:
     """Of pictures some are tried later; texts and numbers are all read here."""
     kind, found = "data set saved by Hugging Face", read_saved(path)
     if isinstance(found, Parts):
@@ -268,7 +280,7 @@ def _saved_report(path: Path) -> tuple[Report, list[PathTable], Read]:
     report.looked_for = report.decoded = report.pictures
     if classes and report.ok:
         try:
-            report.dataset = open_dataset(path)
+            report.dataset = open_dataset(path, **columns)
         except InputError as error:
             report.notes.append(f"`mlnt train` refuses it: {error}")
     return report, [], read_picture

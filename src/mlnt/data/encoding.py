@@ -201,6 +201,7 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
     if isinstance(encoder, TextEncoder):
         _check_texts(encoder.words, "words")
         _check_flags((encoder.by_character,), 1, "by_character")
+        _check_flags((encoder.with_marks,), 1, "with_marks")
         _check_whole(encoder.length, longest(encoder.by_character), "length")
         if encoder.rarities != ():
             _check_numbers(encoder.rarities, len(encoder.words), "rarities")

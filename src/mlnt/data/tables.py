@@ -163,7 +163,9 @@ def read_table(
     body = _Body(path, header, rows, label, as_trained, beside)
     table = body.of_known_columns() or body.samples(text_column)
     found = None if label is None else header[label]
-    odd = (lost,) if lost and (label is None or label_column is not None) else ()
+    # The name of a label column is one of its labels where it is none.
+    is_of_a_row = label is None or (label_column is not None and header[label] in (labels or ()))
+    odd = (lost,) if lost and is_of_a_row else ()
     return replace(table, labels=labels, label=found, labelled=labelled, odd=odd)
 
 

@@ -22,6 +22,7 @@ _MARKS = (
     "\u064b-\u065f\u0670\u06d6-\u06dc\u0900-\u0963\u0966-\u0dff"
 )
 WORD = re.compile(rf"[\w{_MARKS}]+(?:['’ʼ][\w{_MARKS}]+)*")
+BARE_WORD = re.compile(r"\w+(?:['’ʼ]\w+)*")  # of runs from before marks were a part of words
 # A character, then it and its neighbour: never across a space.
 CHARACTERS = re.compile(r"(?=(\S))(?=(\S\S)?)")
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters: written without spaces.
@@ -46,21 +47,27 @@ class TextEncoder:
     length: int
     rarities: tuple[float, ...] = ()  # of the words; runs from before there were any have none
     by_character: bool = False  # `words` are characters and pairs
+    with_marks: bool = False
     kind = "text"
 
     @classmethod
     def fit(cls, texts: Sequence[str], at_least: int = 2, most: int = 30_000) -> "TextEncoder":
-        counts, texts_with, lengths = _counted(texts, by_character=False)
+        counts, texts_with, lengths = _counted(texts, WORD)
         by_character = _has_no_words(texts, counts)
         if by_character:
-            counts, texts_with, lengths = _counted(texts, by_character)
+            counts, texts_with, lengths = _counted(texts, CHARACTERS)
         kept = sorted(word for word, n in counts.most_common(most) if n >= at_least)
         # Long enough for 99 of 100 texts: one endless text must not set the length of all.
         length = int(np.quantile(lengths, 0.99)) if lengths else 1
         rarities = (1 + math.log((1 + len(texts)) / (1 + texts_with[word])) for word in kept)
         rounded = tuple(round(rarity, 4) for rarity in rarities)
         most_words = longest(by_character)
-        return cls(tuple(kept), min(max(length, 1), most_words), rounded, by_character)
+        return cls(tuple(kept), min(max(length, 1), most_words), rounded, by_character, True)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What finds the words, or the characters and pairs, of a text in lower case."""
+        return CHARACTERS if self.by_character else WORD if self.with_marks else BARE_WORD
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -75,7 +82,7 @@ class TextEncoder:
         encoded = torch.full((len(texts), self.length), PAD, dtype=torch.long)
         for row, text in enumerate(texts):
             # A text without a single word is one unknown word, so that no row is all padding.
-            words = _split(text, self.by_character)[: self.length] or [""]
+            words = _split(text, self.pattern)[: self.length] or [""]
             encoded[row, : len(words)] = torch.tensor([number.get(w, UNKNOWN) for w in words])
         return encoded
 
@@ -101,16 +108,17 @@ class TextEncoder:
 
 def split_words(text: str) -> list[str]:
     """Lower-case words; an apostrophe inside a word belongs to it."""
-    return WORD.findall(text.lower())
+    return _split(text, WORD)
 
 
 def split_characters(text: str) -> list[str]:
     """Lower-case characters, each before the pair that it begins; white space parts them."""
-    return [part for both in CHARACTERS.findall(text.lower()) for part in both if part]
+    return _split(text, CHARACTERS)
 
 
-def _split(text: str, by_character: bool) -> list[str]:
-    return split_characters(text) if by_character else split_words(text)
+def _split(text: str, pattern: re.Pattern[str]) -> list[str]:
+    found = pattern.findall(text.lower())
+    return [part for both in found for part in both if part] if pattern.groups else found
 
 
 def longest(by_character: bool) -> int:
@@ -119,14 +127,14 @@ def longest(by_character: bool) -> int:
 
 
 def _counted(
-    texts: Sequence[str], by_character: bool
+    texts: Sequence[str], pattern: re.Pattern[str]
 ) -> tuple[Counter[str], Counter[str], list[int]]:
     """How often each word occurs, in how many texts, and how many words each text has."""
     counts: Counter[str] = Counter()
     texts_with: Counter[str] = Counter()
     lengths = []
     for text in texts:
-        words = _split(text, by_character)
+        words = _split(text, pattern)
         counts.update(words)
         texts_with.update(set(words))
         lengths.append(len(words))

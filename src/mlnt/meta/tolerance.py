@@ -34,6 +34,7 @@ from mlnt.meta.wrapped import as_written, own_name, replicas_within, unwrapped
 # Meta updates after which the teacher's answers are looked at, for which a GPU is waited for; how
 # many looks in a row must find one class given to so much more of the batch than any label.
 LOOK_EVERY, LOOKS, ONE_SIDED = 100, 2, 0.4
+FEWEST_TO_TELL = 32  # samples of a batch
 
 log = logging.getLogger("mlnt")
 
@@ -214,17 +215,31 @@ class NoiseTolerance:
         may_warn = self.watches and self._one_sided < LOOKS and not is_recorded
         if self._updates % LOOK_EVERY or not may_warn:
             return
-        with evaluating(self.teacher), torch.random.fork_rng([device] if is_gpu else []):
-            answers_B = probabilities(self.teacher, as_arguments(inputs)).argmax(dim=1)
-        labels_B = as_tensor(labels, "labels", "class numbers")
-        is_one_sided = _largest_share(answers_B) - _largest_share(labels_B) > ONE_SIDED
-        self._one_sided = self._one_sided + 1 if is_one_sided else 0
+        excess = self._excess_of_one_class(inputs, labels, [device] if is_gpu else [])
+        self._one_sided = self._one_sided + 1 if excess > ONE_SIDED else 0
         if self._one_sided == LOOKS:
             log.warning(
                 "after %d meta updates the teacher gives nearly all samples the same class: eta "
                 "may be too large for this optimizer (docs/own-loop.md, Choosing the rates)",
                 self._updates,
             )
+
+    def _excess_of_one_class(
+        self, inputs: Any, labels: Any, devices: Sequence[torch.device]
+    ) -> float:
+        """How much more of the batch gets one class, from student and teacher, than has any label;
+        0 where a batch cannot tell: small ones, and two classes, of which noise hides the rare."""
+        labels_B = as_tensor(labels, "labels", "class numbers")
+        shares = []
+        for model in (self.teacher, self.student):  # an average still holds untrained weights
+            with evaluating(model), torch.random.fork_rng(devices):
+                answers_BC = probabilities(model, as_arguments(inputs))
+            if len(answers_BC) < FEWEST_TO_TELL or answers_BC.shape[1] == 2:
+                return 0.0
+            if not bool(answers_BC.isfinite().all()):
+                return 0.0  # of NaN all answers are the first class
+            shares.append(_largest_share(answers_BC.argmax(dim=1)))
+        return min(shares) - _largest_share(labels_B)
 
     def add_meta_gradient(
         self,
@@ -332,7 +347,7 @@ def _rates(eta: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> dict[str
 def _alone(model: nn.Module, batch: Any) -> Any:
     """The model's arguments, among which there may be no labels."""
     inputs = as_arguments(batch)
-    if isinstance(inputs, tuple):
+    if isinstance(inputs, tuple) and not model._forward_pre_hooks:  # which may leave some out
         try:
             inspect.signature(model.forward).bind(*inputs)
         except TypeError as error:
