@@ -32,7 +32,7 @@ def test_a_list_as_one_text(names: list[str]) -> None:
 
 @pytest.mark.parametrize("drop", ["id,date", ["date", "id"]])
 def test_of_a_table_and_of_a_frame(table: Path, drop: Any) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
     for source in (table, pandas.read_csv(table)):
         data = mlnt.open_dataset(source, drop_columns=drop)
         assert data.encoder.columns == ("a", "b")
@@ -54,7 +54,7 @@ def test_of_a_table_of_pictures(tmp_path: Path) -> None:
 
 
 def test_of_a_saved_set(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="datasets is optional for users")
     content = {"id": ["u", "v"], "a": [1, 2], "label": [0, 1]}
     datasets.Dataset.from_dict(content).save_to_disk(tmp_path / "saved")
     data = mlnt.open_dataset(tmp_path / "saved", drop_columns="id")

@@ -156,7 +156,7 @@ class TestLabels:
 
 class TestFrames:
     def test_names_are_kept_and_compared(self, irises: tuple) -> None:
-        pandas = pytest.importorskip("pandas")
+        pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
         rows, numbers = irises
         frame = pandas.DataFrame(rows, columns=["a", "b", "c", "d"])
         frame["big"] = frame["a"] > 6
@@ -168,7 +168,7 @@ class TestFrames:
             found.predict(frame[["b", "a", "c", "d", "big"]])
 
     def test_words_are_categories_if_few(self, irises: tuple) -> None:
-        pandas = pytest.importorskip("pandas")
+        pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
         rows, numbers = irises
         frame = pandas.DataFrame(rows, columns=["a", "b", "c", "d"])
         coloured = frame.assign(colour=["red", "blue", "red"] * 50)
@@ -184,7 +184,7 @@ class TestFrames:
         )
 
     def test_missing_labels_are_refused(self, irises: tuple) -> None:
-        pandas = pytest.importorskip("pandas")
+        pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
         rows, numbers = irises
         labels = pandas.Series(numbers).map({0: "x", 1: "y", 2: "z"})
         assert list(quick().fit(rows, labels.astype("category")).classes_) == ["x", "y", "z"]
@@ -195,7 +195,7 @@ class TestFrames:
                 quick().fit(rows, broken)
 
     def test_one_column_of_texts_is_a_column(self) -> None:
-        pandas = pytest.importorskip("pandas")
+        pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
         texts, labels = ["soup and bread", "goal and match"] * 20, [0, 1] * 20
         frame = pandas.DataFrame({"text": texts}, index=range(100, 140))
         found = quick().fit(frame, labels)

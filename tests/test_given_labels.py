@@ -141,7 +141,7 @@ class TestLabelsThatNameTheirSamples:
 
     @pytest.mark.parametrize("drop", [None, "id"])
     def test_an_id_that_the_table_has_too(self, drop: str | None, tmp_path: Path) -> None:
-        pandas = pytest.importorskip("pandas")
+        pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
         rows = [f"{7 * i % 31},{i % 4}" for i in range(31)]
         data, labels = tmp_path / "d.csv", tmp_path / "l.csv"
         data.write_text("\n".join(["id,a", *rows]))
@@ -167,7 +167,7 @@ class TestColumnsOfTheDataBesideItsLabels:
 
     @pytest.fixture
     def frame(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-        pandas = pytest.importorskip("pandas")
+        pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
         monkeypatch.chdir(tmp_path)
         rows = range(30)
         frame = pandas.DataFrame({

@@ -23,7 +23,7 @@ LAYERS = (
     {"checkpoints", "config", "runs", "device", "origin", "values"},
     {"data", "defaults", "models", "networks", "resnet"},
     {"meta"},
-    {"evaluation", "gallery", "judging", "label_issues", "linear", "noise_model"},
+    {"evaluation", "gallery", "judging", "label_issues", "linear", "noise_model", "similar"},
     {"methods"},
     {"progress", "schedule", "steps"},
     {"training"},

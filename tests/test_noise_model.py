@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
 import mlnt
-from mlnt import noise_model
+from mlnt import noise_model, similar
 from mlnt.noise_model import (
     anchors,
     believed,
@@ -16,12 +16,11 @@ from mlnt.noise_model import (
     fit_transition,
     judge,
     learnt_by_heart,
-    mean_of,
-    most_similar,
     noise_rate,
     says_more,
     unmix,
 )
+from mlnt.similar import mean_of, most_similar
 
 
 class TestParts:
@@ -46,8 +45,8 @@ class TestParts:
         assert torch.equal(found_NK, most_similar([features_ND], 30))
 
     def test_most_similar_among_those_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(noise_model, "SEARCHED", 20)
-        monkeypatch.setattr(noise_model, "CHUNK", 16)
+        monkeypatch.setattr(similar, "SEARCHED", 20)
+        monkeypatch.setattr(similar, "CHUNK", 16)
         angles_N = torch.rand(50, generator=torch.Generator().manual_seed(0)).double()
         found_NK = most_similar([torch.stack([angles_N.cos(), angles_N.sin()], 1)], 19)
         searched = found_NK.unique().tolist()
@@ -63,14 +62,14 @@ class TestParts:
         asked_N = torch.tensor([30, 2, 7])
         expected = most_similar([features_ND], 5)[asked_N]
         assert torch.equal(most_similar([features_ND], 5, asked_N), expected)
-        monkeypatch.setattr(noise_model, "SEARCHED", 10)  # 30 or 2 or 7 may not be among them
+        monkeypatch.setattr(similar, "SEARCHED", 10)  # 30 or 2 or 7 may not be among them
         expected = most_similar([features_ND], 5)[asked_N]
         assert torch.equal(most_similar([features_ND], 5, asked_N), expected)
 
     def test_of_more_samples_fewer_are_searched(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """At most 20, and 20² / 50 = 8 among 50; 5 at least."""
-        monkeypatch.setattr(noise_model, "SEARCHED", 20)
-        monkeypatch.setattr(noise_model, "FEWEST_SEARCHED", 5)
+        monkeypatch.setattr(similar, "SEARCHED", 20)
+        monkeypatch.setattr(similar, "FEWEST_SEARCHED", 5)
         features_ND = torch.randn(200, 3, generator=torch.Generator().manual_seed(1))
         for count, searched in ((20, 20), (50, 8), (200, 5)):
             found_NK = most_similar([features_ND[:count]], 4)

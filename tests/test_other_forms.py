@@ -32,7 +32,7 @@ def test_the_way_out_is_said(tmp_path: Path, name: str, call: str) -> None:
 
 
 def test_a_data_set_in_memory() -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="datasets is optional for users")
     made = datasets.Dataset.from_dict({"a": [1, 2], "label": [0, 1]})
     for given in (made, datasets.DatasetDict({"train": made})):
         with pytest.raises(mlnt.InputError, match="is read from its folder: give that"):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 import mlnt
-from mlnt.data import tables
+from mlnt.data import picture_tables
 from mlnt.data.check import check_tree
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.pictures import are_picture_paths
@@ -76,14 +76,14 @@ def test_addresses_are_not_fetched(tmp_path: Path) -> None:
 
 
 def test_a_table_of_pictures_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, read_rows = [], tables.read_rows
+    read, read_rows = [], picture_tables.read_rows
 
     def noted(path: Path, most: int | None = None) -> tuple[list[str], list[list[str]]]:
         if most is None:
             read.append(path.name)
         return read_rows(path, most)
 
-    monkeypatch.setattr(tables, "read_rows", noted)
+    monkeypatch.setattr(picture_tables, "read_rows", noted)
     data, other = table(folder, "img,label"), table(folder, "img,label", name="other.csv")
     options = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 4, "image_size": 8}
     mlnt.train(data, validation_data=other, out=folder / "run", workers=0, **options)

@@ -254,7 +254,7 @@ def test_weights_of_a_library_are_downloaded_only_when_allowed(
 
 @pytest.mark.parametrize("has_pictures", [True, False])
 def test_saved_sets_are_checked(has_pictures: bool, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="datasets is optional for users")
     from corpus.pictures import encoded
 
     features = {"label": datasets.ClassLabel(names=["x", "y"])}

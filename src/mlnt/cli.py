@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from mlnt import api, prediction
@@ -20,6 +19,7 @@ from mlnt.cli_settings import with_settings
 from mlnt.config import PRESETS
 from mlnt.data.known import NAMED
 from mlnt.data.oddities import few_of
+from mlnt.device import is_out_of_memory
 from mlnt.distributed import ProcessLost, join
 from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.export import FORMATS, export_model
@@ -397,10 +397,3 @@ def _fail(message: str, status: int = 2) -> int:
     return end_together(
         status, message, lambda line: errors.print(f"mlnt: {one_line(line)}", soft_wrap=True)
     )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """torch says on a CPU by a RuntimeError like any other that there is no more memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return type(error) is RuntimeError and "can't allocate memory" in str(error)

@@ -180,3 +180,10 @@ def record(
             generator.graphsafe_set_state(state)
         raise
     return graph
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch says on a CPU by a RuntimeError like any other that there is no more memory."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return type(error) is RuntimeError and "can't allocate memory" in str(error)

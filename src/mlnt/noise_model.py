@@ -36,6 +36,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mlnt.similar import mean_of, most_similar, some_places
+
 NEIGHBOURS = 30
 ANCHOR_SHARE, LEAST_ANCHOR_SHARE = 0.5, 0.1  # of the labels of a class
 TEMPERATURE, SOFT, HARD = 0.5, 1.0, 0.1
@@ -58,11 +60,7 @@ BEYOND_THE_ENDS = 0.01
 SURELY, FEWEST_TO_TELL = 2.0, 30  # standard errors; held-out labels
 LEAST_EXPECTED = 1e-4  # probability of a label: one that nobody expected must not decide alone
 
-# Samples among which neighbours are sought: all, up to the first number. Of more samples fewer, so
-# that the time for all grows no further, but enough of them (docs/label-issues.md).
-SEARCHED, FEWEST_SEARCHED = 50_000, 10_000
 FITTED = 20_000  # samples that T is found by
-CHUNK = 4_096
 FEW_LABELS = 5.0  # an anchor of fewer is rather taken to be "surely c"
 SURELY_NO_RIVAL = 1.25  # times what is said of a class for a more frequent one
 TRANSITION_PRIOR = 1.0  # sample of each class, rightly labelled
@@ -164,30 +162,6 @@ def learnt_by_heart(own_NC: Tensor, labels_N: Tensor, held_out_N: Tensor) -> flo
     return min(max((trained - held_out) / max(1 - held_out, TINY), 0.0), 1.0)
 
 
-def most_similar(
-    features: Sequence[Tensor], neighbours: int, asked_N: Tensor | None = None
-) -> Tensor:
-    """The places [N, K] of the most similar others, the nearest first: by cosine, or by the sum of
-    cosines where several networks describe the samples. Of the places `asked_N`, or of all."""
-    count, device = len(features[0]), features[0].device
-    most = min(SEARCHED, max(FEWEST_SEARCHED, SEARCHED**2 // count))
-    searched_R = _some(count, most).to(device)
-    neighbours = min(neighbours, len(searched_R) - 1)
-    searched_RD = _unit(features, searched_R)
-    asked_N = torch.arange(count, device=device) if asked_N is None else asked_N.to(device)
-    found = []
-    for part_N in asked_N.split(CHUNK):
-        # In bfloat16 hundreds would be equally near.
-        with torch.autocast(device.type, enabled=False):
-            similar_NR = _unit(features, part_N) @ searched_RD.T
-        # Where each would stand among the searched: that is itself.
-        place_N = torch.searchsorted(searched_R, part_N).clamp(max=len(searched_R) - 1)
-        itself_N = (searched_R[place_N] == part_N).nonzero().squeeze(1)
-        similar_NR[itself_N, place_N[itself_N]] = -torch.inf
-        found.append(searched_R[similar_NR.topk(neighbours, dim=1).indices])
-    return torch.cat(found)
-
-
 def says_more(
     labels_N: Tensor,
     probabilities_NC: Tensor,
@@ -206,7 +180,9 @@ def says_more(
         return False
     device = _counting_device(probabilities_NC)
     labels_N, own_NC = labels_N.to(device), probabilities_NC.to(device, torch.float64)
-    trained, held_out = (part[_some(len(part), FITTED)].to(device) for part in (trained, held_out))
+    trained, held_out = (
+        part[some_places(len(part), FITTED)].to(device) for part in (trained, held_out)
+    )
 
     def of_held_out(described: Sequence[Tensor]) -> Tensor:
         around_NK = most_similar(described, NEIGHBOURS, torch.cat([trained, held_out])).to(device)
@@ -218,20 +194,6 @@ def says_more(
 
     gain_H = of_held_out(others) - of_held_out(features)
     return float(gain_H.mean()) > SURELY * math.sqrt(float(gain_H.var()) / len(gain_H))
-
-
-def _unit(features: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Those of all networks side by side, as long as 1 each."""
-    normalize = torch.nn.functional.normalize
-    return torch.cat([normalize(f_ND[places].float(), dim=1) for f_ND in features], dim=1)
-
-
-def mean_of(values_NC: Tensor, places_NK: Tensor) -> Tensor:
-    """Mean over K of values[places[i, k]]."""
-    total_NC = values_NC.new_zeros(len(places_NK), values_NC.shape[1])
-    for places_N in places_NK.unbind(1):  # K small sums instead of one of N × K × C numbers
-        total_NC += values_NC[places_N]
-    return total_NC / places_NK.shape[1]
 
 
 def anchors(smooth_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -322,7 +284,7 @@ def fit_transition(mixture_NC: Tensor, labels_N: Tensor) -> Tensor:
 def _posterior(mixture_NC: Tensor, labels_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """p(c | i, yᵢ) and T."""
     tempered_NC = _normalised(mixture_NC ** (1 / temperature))
-    some = _some(len(labels_N), FITTED).to(labels_N.device)
+    some = some_places(len(labels_N), FITTED).to(labels_N.device)
     transition_CC = fit_transition(tempered_NC[some], labels_N[some])
     return _normalised(tempered_NC * transition_CC.T[labels_N]), transition_CC
 
@@ -418,11 +380,3 @@ def _log_odds(probability: Tensor) -> Tensor:
 
 def _normalised(values: Tensor) -> Tensor:
     return values / values.sum(1, keepdim=True).clamp(min=1e-300)
-
-
-def _some(count: int, most: int) -> Tensor:
-    """All places, or a fixed random choice of so many, in their order."""
-    if count <= most:
-        return torch.arange(count)
-    generator = torch.Generator().manual_seed(0)
-    return torch.randperm(count, generator=generator)[:most].sort().values

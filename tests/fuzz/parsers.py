@@ -30,6 +30,7 @@ from mlnt.data import (
     label_files,
     label_tables,
     noise,
+    picture_tables,
     tables,
 )
 from mlnt.data.array_pickle import load_pickle
@@ -84,7 +85,7 @@ def _csv(content: bytes) -> None:
     for reading in (
         lambda: tables.read_table(path, None, None),
         lambda: label_tables.read_labels(path, None).in_order(),
-        lambda: tables.read_picture_paths(path, None),
+        lambda: picture_tables.read_picture_paths(path, None),
         lambda: read(path),
     ):
         with contextlib.suppress(InputError):

@@ -12,9 +12,10 @@ from typing import Any
 from mlnt.data.dataset import Dataset
 from mlnt.data.frames import is_frame
 from mlnt.data.label_tables import INDEX_NAMES, GivenLabels
+from mlnt.data.picture_tables import PATH_NAMES
 from mlnt.data.pictures import PathTable, are_picture_paths, is_picture_path
 from mlnt.data.table_rows import read_rows
-from mlnt.data.tables import PATH_NAMES, is_table
+from mlnt.data.tables import is_table
 from mlnt.data.wordy_columns import as_number
 from mlnt.errors import InputError
 from mlnt.files import exists

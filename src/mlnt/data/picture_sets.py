@@ -18,6 +18,7 @@ from mlnt.data.huggingface import holds_pictures, is_saved_dataset, read_saved_p
 from mlnt.data.image_files import IMAGENET_MEAN, IMAGENET_STD, FaultLog, ImageFiles
 from mlnt.data.label_files import classes_of
 from mlnt.data.oddities import span, without_label
+from mlnt.data.picture_tables import read_picture_paths
 from mlnt.data.pictures import (
     EXTENSIONS,
     NO_LABEL,
@@ -27,7 +28,7 @@ from mlnt.data.pictures import (
     PathTable,
     read_picture,
 )
-from mlnt.data.tables import is_table, read_picture_paths
+from mlnt.data.tables import is_table
 from mlnt.errors import InputError
 from mlnt.files import exists
 

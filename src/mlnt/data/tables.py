@@ -1,4 +1,4 @@
-"""CSV and TSV files: numeric columns, one text column or paths of pictures, and labels."""
+"""CSV and TSV files: numeric columns or one text column, and labels."""
 
 import shlex
 from collections import Counter
@@ -20,7 +20,6 @@ from mlnt.data.columns import (
 )
 from mlnt.data.encoding import unnamed
 from mlnt.data.oddities import few_of
-from mlnt.data.pictures import are_picture_paths, is_picture_path
 from mlnt.data.table_rows import first_row_as_names, read_rows, unknown_column, without
 from mlnt.data.wordy_columns import (
     are_categories,
@@ -34,9 +33,7 @@ from mlnt.errors import InputError
 from mlnt.texts import counted
 
 LABEL_NAMES = ("label", "labels", "class", "target", "y")
-LOOKED_AT_FIRST = 20  # rows
 SAVED_INDEX = "Unnamed: 0"  # as pandas calls a column without a name once it has read it
-PATH_NAMES = ("path", "file", "filename", "image", "picture")  # which, of several with paths
 
 
 @dataclass(frozen=True)
@@ -59,70 +56,6 @@ class Table:
 
 def is_table(path: Path) -> bool:
     return path.suffix.lower() in (".csv", ".tsv")
-
-
-def read_picture_paths(
-    path: Path,
-    label_column: str | None,
-    further: bool = False,
-    beside: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-) -> Table | None:
-    """The paths of pictures that a table names, and their labels; None if it names none.
-
-    Of `further` data, beside that of the training, labels may be missing; and where others are
-    given `beside`, as in `read_table`, which `drop` too is as in.
-    """
-    header, rows = read_rows(path, LOOKED_AT_FIRST)  # most tables name none: enough to see that
-    if not any(is_picture_path(cell) for row in rows for cell in row):
-        return None
-    header, rows = without(*read_rows(path), drop, path)
-    label = find_label(header, label_column, path, AsTrained() if further else None)
-    column = _find_paths(header, rows, label, path)
-    if column is None:
-        return None
-    if label is None and not further and beside is None and (lost := first_row_as_names(header)):
-        raise InputError(f"{path}: {lost}")
-    labelled = None
-    if label is not None and not further:
-        rows, labelled = _with_label(rows, label, beside)
-    labels = labels_of(rows, label, path, may_lack=further or beside is not None)
-    if labels is not None and not further:
-        labels = whole_names(labels)
-    others = (i for i in named_columns(header) if i not in (column, label))
-    return Table(
-        "paths",
-        [row[column].strip() for row in rows],
-        labels,
-        columns=(header[column],),
-        passed_over=tuple(header[i] for i in others),
-        labelled=labelled,
-    )
-
-
-def _find_paths(
-    header: list[str], rows: list[list[str]], label: int | None, path: Path
-) -> int | None:
-    """The column of paths of pictures, whatever its name, if not that of the labels; of several
-    the one that has a usual name.
-
-    The name of a class is often part of a path: learnt from as words, it would tell all labels.
-    """
-    lowered = ["" if i == label else name.lower() for i, name in enumerate(header)]
-    usual = (lowered.index(name) for name in PATH_NAMES if name in lowered)
-    column = next((i for i in usual if is_picture_path(rows[0][i])), None)
-    if column is not None:
-        return column
-    first = rows[:LOOKED_AT_FIRST]  # of most columns there is no need to look at all cells
-    likely = [i for i in range(len(header)) if any(is_picture_path(row[i]) for row in first)]
-    holding = [i for i in likely if i != label and are_picture_paths([row[i] for row in rows])]
-    if len(holding) > 1:
-        names = ", ".join(header[i] for i in holding)
-        raise InputError(
-            f"{path} has several columns of paths of pictures ({names}); call the one to learn "
-            "from 'path', or leave the others out: --drop-columns NAME"
-        )
-    return holding[0] if holding else None
 
 
 def named_columns(header: list[str], features: Sequence[str] = ()) -> list[int]:
@@ -155,7 +88,7 @@ def read_table(
         label = _checked_label(path, header, rows, label, beside)
     labelled = None
     if label is not None and as_trained is None:
-        rows, labelled = _with_label(rows, label, beside)
+        rows, labelled = with_label(rows, label, beside)
     may_lack = as_trained is not None or beside is not None
     labels = labels_of(rows, label, path, may_lack)
     if labels is not None and as_trained is None:
@@ -381,7 +314,7 @@ def known_columns(header: Sequence[str], features: Sequence[str], what: str) -> 
     return [places[name] for name in features]
 
 
-def _with_label(
+def with_label(
     rows: list[list[str]], label: int, beside: Sequence[str] | None = None
 ) -> tuple[list[list[str]], np.ndarray | None]:
     """Those that have one, and which these are; all, and None, where all or none have one, or
