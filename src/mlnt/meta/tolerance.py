@@ -202,12 +202,10 @@ class NoiseTolerance:
         self._look_at_answers(inputs if for_teacher is None else for_teacher, labels)
         return loss
 
-    @as_written()
-    @torch.no_grad()
     def _look_at_answers(self, inputs: Any, labels: Any) -> None:
-        """Warn once if the teacher keeps giving most samples one class that few are labelled with:
-        one answer for all agrees with itself best, and a meta step far longer than the class step
-        leads there."""
+        """Warn once if most samples keep getting one class that few are labelled with: one answer
+        for all agrees with itself best, and a meta step far longer than the class step leads there.
+        """
         self._updates += 1
         device = next(self.teacher.parameters()).device
         is_gpu = device.type == "cuda"
@@ -224,6 +222,8 @@ class NoiseTolerance:
                 self._updates,
             )
 
+    @as_written()
+    @torch.no_grad()
     def _excess_of_one_class(
         self, inputs: Any, labels: Any, devices: Sequence[torch.device]
     ) -> float:
