@@ -1,7 +1,6 @@
 """Steps on batches drawn on the device: on any device, and recorded as a CUDA graph on a GPU."""
 
 import logging
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from mlnt.data.pictures import PathTable, PictureError
 from mlnt.methods import MLNT, CrossEntropy, Iterative, MeanTeacher, Rates
 from mlnt.networks import MLP, SmallConv
 from mlnt.steps import Steps
+from waiting import no_waiting
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[needs_gpu, pytest.mark.gpu])]
@@ -236,13 +236,8 @@ def test_no_wait_inside_an_epoch() -> None:
     steps = make_steps("mlnt", "cuda")
     steps.run(RATES)
     steps.run(RATES)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that this mode is a prototype
-        try:
-            torch.cuda.set_sync_debug_mode("error")
-            steps.run(RATES)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    with no_waiting():
+        steps.run(RATES)
 
 
 @needs_gpu
