@@ -317,7 +317,7 @@ def test_changes_are_those_of_the_source(tmp_path: Path, monkeypatch: pytest.Mon
     git("init")
     git("add", ".")
     git("commit", "-m", "first")
-    monkeypatch.delenv("MLNT_COMMIT", raising=False)
+    monkeypatch.setenv("MLNT_COMMIT", "")  # said by nobody
     monkeypatch.setattr(origin, "__file__", str(package / "origin.py"))
     (tmp_path / "my notes.txt").write_text("untracked\n")
     clean = commit()

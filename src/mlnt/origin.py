@@ -30,8 +30,8 @@ def commit() -> str:
 
     The variable MLNT_COMMIT says it for a tree that was copied without its history.
     """
-    if "MLNT_COMMIT" in os.environ:
-        return os.environ["MLNT_COMMIT"]
+    if told := os.environ.get("MLNT_COMMIT"):
+        return told
     package = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
