@@ -106,6 +106,18 @@ def test_train_and_predict(tmp_path: Path) -> None:
         mlnt.predict(tmp_path / "run", beside[["a", "city"]])
 
 
+@pytest.mark.parametrize("kind", ["bool", "boolean", "Int64", "Float64", "uint8"])
+def test_numbers_of_other_kinds_beside_numbers(kind: str) -> None:
+    """Together pandas makes objects of most of them."""
+    frame = NUMBERS.assign(b=(NUMBERS["b"] > 0).astype(kind))
+    plain = frame.astype("float64")
+    expected = mlnt.open_dataset(plain.assign(label=LABELS)).train.inputs
+    dataset = mlnt.open_dataset(frame.assign(label=LABELS), test=(frame, LABELS))
+    assert dataset.test is not None
+    for split in (dataset.train, dataset.test):
+        assert torch.equal(split.inputs, expected)
+
+
 @pytest.mark.parametrize("shape", [(6, 2), (6, 1, 4, 4), (6, 4, 4, 3)])
 @pytest.mark.parametrize("kind", [np.float64, np.uint8])
 def test_memory_that_must_not_be_written(shape: tuple[int, ...], kind: type) -> None:

@@ -206,6 +206,9 @@ def _from_arrays(samples: Any, labels: Any, as_trained: AsTrained | None = None)
     if (texts := as_texts(samples, "features")) is not None:
         kind, samples, count = "text", texts, len(texts)
     else:
+        if is_frame(samples) and not needs_columns(samples):
+            # As it comes, flags beside numbers would be objects, and nullable numbers too.
+            samples = samples.to_numpy("float64")
         samples = as_array(samples, "features")
         if samples.dtype.kind in "US":
             return _from_arrays(samples.reshape(-1).tolist(), labels)
