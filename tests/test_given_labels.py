@@ -177,9 +177,11 @@ class TestColumnsOfTheDataBesideItsLabels:
         frame.to_csv("data.csv", index=False)
         return frame
 
-    def found(self, labels: Any, columns: list[str], data: str = "data.csv") -> list[str]:
+    def found(
+        self, labels: Any, columns: list[str], data: str = "data.csv", drop: str | None = None
+    ) -> list[str]:
         labels[columns].to_csv("labels.csv", index=False)
-        dataset = mlnt.open_dataset(data, labels="labels.csv")
+        dataset = mlnt.open_dataset(data, labels="labels.csv", drop_columns=drop)
         return [dataset.classes[number] for number in dataset.train.labels.tolist()]
 
     def test_one_that_is_equal_row_by_row_settles_the_order(self, frame: Any) -> None:
@@ -202,3 +204,63 @@ class TestColumnsOfTheDataBesideItsLabels:
         labelled = frame.iloc[2:]
         found = self.found(labelled[::order], ["id", "label"], "gaps.csv")
         assert found == labelled.label.tolist()
+
+    def test_an_id_that_stands_twice_beside_the_labels(self, frame: Any) -> None:
+        pandas = pytest.importorskip("pandas", reason="pandas is optional for users")
+        shuffled = frame.sample(frac=1, random_state=0)
+        twice = pandas.concat([shuffled, shuffled[:1]])
+        assert self.found(twice, ["id", "label"]) == frame.label.tolist()
+        other = shuffled[:1].assign(label="dog" if shuffled.label.iloc[0] == "cat" else "cat")
+        # As many rows as the data has: one id is missing, another has two labels, or one twice.
+        with pytest.raises(mlnt.InputError, match=r"column 'id' .* twice, with the labels '"):
+            self.found(pandas.concat([other, shuffled[:-1]]), ["id", "label"])
+        with pytest.raises(mlnt.InputError, match=r"'id' .* gives 29 labels for 30 training"):
+            self.found(pandas.concat([shuffled[:1], shuffled[:-1]]), ["id", "label"])
+
+    def test_an_id_that_stands_twice_in_the_data(self, frame: Any) -> None:
+        twice = frame.assign(id=[f"n{row}" for row in (1, *frame.id[1:])])
+        twice.to_csv("twice.csv", index=False)
+        expected = ["cat", *frame.label[1:]]
+        reverse = twice.assign(label=expected)[::-1]
+        assert self.found(reverse, ["id", "label"], "twice.csv", "id") == expected
+        with pytest.raises(mlnt.InputError, match=r"'id' .* names 'n1' twice, with the labels"):
+            self.found(twice[::-1], ["id", "label"], "twice.csv", "id")
+        assert self.found(twice, ["id", "label"], "twice.csv", "id") == frame.label.tolist(), (
+            "in order"
+        )
+
+    def test_its_name_in_capitals(self, frame: Any) -> None:
+        reverse = frame[::-1].rename(columns={"id": "ID"})
+        assert self.found(reverse, ["ID", "label"]) == frame.label.tolist()
+
+    def test_measurements_in_another_order(self, frame: Any) -> None:
+        edited = frame.assign(a=["9.9", *frame.a[1:]])[::-1]
+        with pytest.raises(mlnt.InputError, match=r"'a' of the labels names 29 of the 30 rows"):
+            self.found(edited, ["a", "label"])
+
+    def test_numbers_of_rows_that_were_counted_anew(self, frame: Any) -> None:
+        frame = frame.assign(key=[f"k{row}" for row in range(30)])
+        frame.to_csv("data.csv", index=False)
+        anew = frame[::-1].assign(id=range(30), index=range(30))
+        with pytest.raises(mlnt.InputError, match=r"'id' .* counts the rows .* but 'key' says ano"):
+            self.found(anew, ["id", "key", "label"], drop="key")
+        with pytest.raises(mlnt.InputError, match=r"'index' says another order than .*'key'"):
+            self.found(anew, ["index", "key", "label"], drop="key")
+        assert self.found(anew[::-1].assign(index=range(30)), ["index", "key", "label"], drop="key")
+
+    def test_an_index_that_may_mean_two_things_is_said(self, frame: Any) -> None:
+        frame.assign(index=range(30))[["index", "label"]].to_csv("labels.csv", index=False)
+        notes = mlnt.open_dataset("data.csv", labels="labels.csv").notes
+        assert any("'index' is taken for the numbers of the rows, counted fr" in n for n in notes)
+
+    def test_names_of_nothing_are_said(self, frame: Any) -> None:
+        named = frame.assign(
+            key=[f"k{row}" for row in range(30)], a=[f"{row}.25" for row in range(30)]
+        )
+        named[["key", "a", "id", "label"]].to_csv("labels.csv", index=False)
+        said = (
+            "labels: column 'key' does not name the samples of the data; the labels are taken in "
+            "their order"
+        )
+        assert mlnt.open_dataset((ROWS, ANIMALS), labels="labels.csv").notes == (said,)
+        assert said not in mlnt.open_dataset("data.csv", labels="labels.csv").notes, "the id does"

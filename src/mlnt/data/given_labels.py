@@ -12,7 +12,8 @@ from torch import Tensor
 from mlnt.data.dataset import Dataset
 from mlnt.data.label_files import classes_of, known_truth, label_names, read_label_file
 from mlnt.data.label_tables import GivenLabels
-from mlnt.data.labels_by_name import by_name, by_shared_column, passed_over, says_the_same
+from mlnt.data.labels_by_id import by_shared_column
+from mlnt.data.labels_by_name import by_name, in_their_order, says_the_same
 from mlnt.data.oddities import few_of
 from mlnt.data.wordy_columns import whole_names
 from mlnt.errors import InputError, did_you_mean
@@ -28,8 +29,7 @@ def read_given(labels: Any, label_column: str | None, source: Any) -> GivenLabel
 
 def with_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
     """Other labels to train on."""
-    names = _as_many(given, dataset, "labels")
-    dataset = _noting(passed_over(given, dataset, "labels"), dataset)
+    names, dataset = _as_many(given, dataset, "labels")
     if not dataset.classes:
         names = whole_names(names)
         dataset = replace(dataset, classes=classes_of(names))
@@ -39,8 +39,7 @@ def with_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
 
 
 def with_true_labels(given: GivenLabels, dataset: Dataset) -> Dataset:
-    names = _as_many(given, dataset, "true_labels")
-    dataset = _noting(passed_over(given, dataset, "true_labels"), dataset)
+    names, dataset = _as_many(given, dataset, "true_labels")
     dataset = _noting_numbers(names, dataset, "true_labels")
     truth = _numbered(names, dataset, "true_labels")
     return replace(dataset, train=replace(dataset.train, true_labels=truth))
@@ -66,22 +65,27 @@ def named_as(names: Sequence[str], classes: Sequence[str]) -> list[str]:
     return whole if set(filter(None, whole)) <= set(classes) else list(names)
 
 
-def _as_many(given: GivenLabels, dataset: Dataset, what: str) -> list[str]:
-    """As many labels as the training data has samples, or as it came with; in their order.
+def _as_many(given: GivenLabels, dataset: Dataset, what: str) -> tuple[list[str], Dataset]:
+    """As many labels as the training data has samples, or as it came with, in their order; and the
+    data with notes of how they were found.
 
     Where a column names the samples, by that. One that numbers them says the same, or it would be
     left to chance whose labels are taken.
     """
+    dataset = _noting(given.notes, dataset)
     if given.numbers is None:
         named = by_name(given, dataset, what)
-        return _by_place(given, dataset, what) if named is None else named
+        if named is not None:
+            return named, dataset
+        notes = in_their_order(given, dataset, what)
+        return _by_place(given, dataset, what), _noting(notes, dataset)
     placed = _by_place(given, dataset, what)
     if not says_the_same(given, placed, dataset):
         raise InputError(
             f"{what}: {given.column} says other labels than the one that names the samples; take "
             "one of both columns out"
         )
-    return placed
+    return placed, dataset
 
 
 def _by_place(given: GivenLabels, dataset: Dataset, what: str) -> list[str]:
@@ -90,8 +94,9 @@ def _by_place(given: GivenLabels, dataset: Dataset, what: str) -> list[str]:
         names = given.in_order()
         return [names[row] for row in rows.tolist()]
     if count != len(dataset.train):
+        of_them = f"{given.column} gives " if given.column else ""
         raise InputError(
-            f"{what}: {counted(count, 'label')} for "
+            f"{what}: {of_them}{counted(count, 'label')} for "
             f"{counted(len(dataset.train), 'training sample')}; they must be as many"
         )
     return given.in_order(None if rows is None else rows.tolist())
@@ -133,7 +138,7 @@ def with_truth_of(labels: Any, dataset: Dataset) -> Dataset:
     clean = known_truth(labels) if isinstance(labels, str | Path) else None
     if clean is None:
         return dataset
-    names = _as_many(GivenLabels(clean), dataset, "clean labels")
+    names, _ = _as_many(GivenLabels(clean), dataset, "clean labels")
     truth = _numbered(names, dataset, "clean labels")
     own = dataset.train.true_labels
     if own is not None and not torch.equal(own, truth):

@@ -21,6 +21,7 @@ class GivenLabels:
     column: str = ""  # of the numbers, and of which file
     # The other columns of a table: one of them may name the samples that the labels are of.
     others: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def in_order(self, rows: Sequence[int] | None = None) -> list[str]:
         """By the number of their row, where they have been sorted by something else.
