@@ -18,7 +18,10 @@ NUMBERS = pandas.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), column
 QUICK = {"epochs": 1, "iterations": 1, "sets": 1, "batch_size": 8}
 
 
-@pytest.mark.parametrize(("name", "named"), [("label", None), ("label", "label"), ("k", "k")])
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("label", None), ("label", "label"), ("k", "k"), ("Label", None), ("LABELS", None)],
+)
 def test_labels_in_a_column(name: str, named: str | None) -> None:
     expected = mlnt.open_dataset((NUMBERS, LABELS))
     data = mlnt.open_dataset(NUMBERS.assign(**{name: LABELS}), label_column=named)
@@ -33,6 +36,12 @@ def test_where_they_are_not_found() -> None:
         mlnt.open_dataset(frame)
     with pytest.raises(mlnt.InputError, match=r"data frame has no column 'kin'; did you mean 'ki"):
         mlnt.open_dataset(frame, label_column="kin")
+    for name, values in (("Target", LABELS), ("y", [0, 1] * 20), ("class", LABELS)):
+        said = (
+            rf"are they in '{name}'\? Then label_column='{name}'; else .* \(columns: a, b, {name}\)"
+        )
+        with pytest.raises(mlnt.InputError, match=said):
+            mlnt.open_dataset(NUMBERS.assign(**{name: values}))
     points = NUMBERS.rename(columns={"a": "x", "b": "y"})
     assert mlnt.open_dataset(points, labels=LABELS).encoder.columns == ("x", "y")
 

@@ -8,10 +8,12 @@ import numpy as np
 from mlnt.data.columns import AsTrained
 from mlnt.data.label_files import check_name, label_names
 from mlnt.data.table_rows import unknown_column
-from mlnt.data.tables import known_columns, named_columns
+from mlnt.data.tables import LABEL_NAMES, first_called, known_columns, named_columns
 from mlnt.errors import InputError
 
-LABEL_NAME = "label"  # alone: in Python labels have often been parted already, and y is a feature
+# In Python nobody reads which column was taken, and class, target or y is often a feature: those
+# are to be named.
+SURE_NAMES = ("label", "labels")
 
 
 def is_frame(source: Any) -> bool:
@@ -29,7 +31,7 @@ def part_frame(
     further = as_trained is not None
     features = () if as_trained is None else as_trained.columns
     header = [str(name) for name in frame.columns]
-    if not any(isinstance(name, str) and name != LABEL_NAME for name in frame.columns):
+    if not any(isinstance(name, str) and not _is_sure(name) for name in frame.columns):
         features = ()  # numbers are no names: such columns go by their order, as an array's do
     label = _find_label(header, label_column, features, further)
     labels = None if label is None else frame.iloc[:, label]
@@ -85,5 +87,16 @@ def _find_label(
 ) -> int | None:
     if wanted is not None and wanted not in header and not further:
         raise InputError(unknown_column(wanted, header, "the data frame"))
-    name = LABEL_NAME if wanted is None and LABEL_NAME not in features else wanted
-    return header.index(name) if name in header else None
+    if wanted is not None:
+        return header.index(wanted) if wanted in header else None
+    return first_called(["" if name in features else name for name in header], SURE_NAMES)
+
+
+def _is_sure(name: str) -> bool:
+    return name.lower() in SURE_NAMES
+
+
+def may_be_labels(columns: Sequence[str]) -> str | None:
+    """The column that would be learnt from, were the frame a table on disk."""
+    place = first_called(columns, LABEL_NAMES)
+    return None if place is None else columns[place]

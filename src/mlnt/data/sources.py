@@ -15,6 +15,7 @@ from torch import Tensor
 from mlnt.data.dataset import Dataset, Split
 from mlnt.data.encoding import Encoder, ImageEncoder, TableEncoder
 from mlnt.data.folders import check_not_nested
+from mlnt.data.frames import may_be_labels
 from mlnt.data.given_labels import (
     class_numbers,
     read_given,
@@ -223,17 +224,22 @@ def _where_labels_may_be(raw: Raw, name: str) -> str:
     """What to do where none of the columns has the name of labels."""
     if not raw.columns:
         return "training needs an array of them, y beside X"
+    columns = [column.name for column in raw.made_of] or raw.columns
     if name == ARRAYS:
+        meant = may_be_labels(columns)
+        is_it = (
+            "" if meant is None else f"are they in {meant!r}? Then label_column={meant!r}; else "
+        )
         return (
-            'name their column with label_column, or give (df.drop(columns="label"), df["label"]) '
-            f"(columns: {few_of(raw.columns)})"
+            f'{is_it}name their column with label_column, or give (df.drop(columns="label"), '
+            f'df["label"]) (columns: {few_of(columns)})'
         )
     if len(raw.columns) == 1:
         return (
             f"its only column is {raw.columns[0][:80]!r}; are columns separated by a comma, a "
             "semicolon or a tab?"
         )
-    return f"name their column with --label-column NAME (columns: {few_of(raw.columns)})"
+    return f"name their column with --label-column NAME (columns: {few_of(columns)})"
 
 
 def _check_texts(raw: Raw, name: str) -> None:

@@ -356,8 +356,14 @@ def find_label(
             return None
         raise InputError(unknown_column(wanted, header, path))
     features = () if as_trained is None else as_trained.columns
-    lowered = ["" if name in features else name.lower() for name in header]
-    for name in LABEL_NAMES:
-        if name in lowered:
-            return lowered.index(name)
+    return first_called(["" if name in features else name for name in header], LABEL_NAMES)
+
+
+def first_called(header: Sequence[str], names: Sequence[str]) -> int | None:
+    """Where the first of these names stands, be it in capitals."""
+    lowered = [name.lower() for name in header]
+    for name in names:
+        for among in (header, lowered):
+            if name in among:
+                return among.index(name)
     return None
