@@ -226,12 +226,53 @@ class TestCellsMissingInNewData:
         with pytest.raises(mlnt.InputError, match="features must be finite"):
             mlnt.predict(tmp_path / "run", gaps.to_numpy())
 
-    def test_training_and_test_data_keep_their_rules(self, gaps: Any, tmp_path: Path) -> None:
-        new = gaps.assign(label=LABELS)
+    @pytest.mark.parametrize("what", ["validation", "test"])
+    @pytest.mark.parametrize("beside", [{}, {"city": ["Oslo", "Rome"] * 20}])
+    def test_further_data(
+        self, what: str, gaps: Any, beside: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """As they are filled to predict."""
+        train, new = (frame.assign(**beside, label=LABELS) for frame in (NUMBERS, gaps))
         new.to_csv(tmp_path / "gaps.csv", index=False)
-        for given, said in ((new, "must be finite"), (tmp_path / "gaps.csv", "fill these, or")):
-            with pytest.raises(mlnt.InputError, match=said):
-                mlnt.open_dataset(NUMBERS.assign(label=LABELS), test=given)
+        middle = NUMBERS.median() if beside else NUMBERS.mean()
+        full = mlnt.open_dataset(train, **{what: new.fillna(middle)})
+        for given in (new, tmp_path / "gaps.csv", (new.drop(columns="label"), LABELS)):
+            data = mlnt.open_dataset(train, **{what: given})
+            assert set(data.notes) == {*full.notes, f"{what} data: {self.SAID}"}
+            torch.testing.assert_close(getattr(data, what).inputs, getattr(full, what).inputs)
+        with pytest.raises(mlnt.InputError, match="must be finite"):
+            mlnt.open_dataset((NUMBERS.to_numpy(), LABELS), **{what: (gaps.to_numpy(), LABELS)})
+
+    def test_training_data_must_have_all_or_be_marked(self, gaps: Any) -> None:
+        assert "a is missing" in mlnt.open_dataset(gaps, labels=LABELS).encoder.columns
+
+    @pytest.mark.parametrize(
+        ("lacking", "said"),
+        [
+            (
+                {"city": [1, 2]},
+                "2 missing cells in 2 of 40 rows, in 'city' (2): taken for none of ",
+            ),
+            (
+                {"city": [1], "a": [1]},
+                "2 missing cells in 1 of 40 rows, in 'a' (1), 'city' (1): filled with the middle "
+                "of the column, or taken for none of the categories, in the training data, where ",
+            ),
+        ],
+    )
+    def test_categories(self, lacking: dict[str, list[int]], said: str, tmp_path: Path) -> None:
+        train = NUMBERS.assign(city=["Oslo", "Rome"] * 20, label=LABELS)
+        mlnt.train(train, out=tmp_path / "run", **QUICK)
+        new = train.copy()
+        for column, rows in lacking.items():
+            new.loc[rows, column] = None
+        (note,) = mlnt.predict(tmp_path / "run", new).notes
+        assert note.startswith(said)
+        data = mlnt.open_dataset(train, test=new)
+        assert any(note.startswith(f"test data: {said}") for note in data.notes)
+        assert data.test is not None
+        decoded = data.encoder.decode(data.test.inputs)[1, -2:]
+        np.testing.assert_allclose(decoded, [0, 0], atol=1e-6)
 
     @pytest.mark.parametrize("beside", [{}, {"city": ["Oslo", "Rome"] * 20}])
     def test_estimator(self, gaps: Any, beside: dict[str, Any]) -> None:

@@ -331,9 +331,12 @@ class TestOneAndSeveral:
         ],
     )
     def test_cells_that_are_not_finite(self, tmp_path: Path, rows: str, said: str) -> None:
-        train = write(tmp_path / "t.csv", "a,label\n1,x\n2,y\n3,x\n")
+        test = write(tmp_path / "u.csv", f"a,label\n{rows}")
         with pytest.raises(mlnt.InputError, match=said):
-            mlnt.open_dataset(train, test=write(tmp_path / "u.csv", f"a,label\n{rows}"))
+            mlnt.open_dataset((np.array([[1.0], [2], [3]]), ["x", "y", "x"]), test=test)
+        train = write(tmp_path / "t.csv", "a,label\n1,x\n2,y\n3,x\n")
+        with pytest.raises(mlnt.InputError, match="row 1 has 'inf' in column 'a'; fill in a fin"):
+            mlnt.open_dataset(train, test=test)
 
     def test_labels_and_samples(self) -> None:
         said = "^labels: 1 label for 2 training samples; they must be as many$"

@@ -27,7 +27,7 @@ class Column:
     """What has been learnt of a column: how it becomes one or several of numbers."""
 
     name: str
-    fill: float = 0.0  # in the place of a missing number: the median
+    fill: float = 0.0  # in the place of a missing cell: the median; 0 for that of categories
     marks: bool = False  # whether a further column says where one was missing
     categories: tuple[str, ...] = ()  # of a column of words; "" is a missing one
 
@@ -55,11 +55,19 @@ class Column:
             return tuple(f"{self.name}={c}" if c else _missing(self.name) for c in self.categories)
         return (self.name, _missing(self.name)) if self.marks else (self.name,)
 
+    @property
+    def knows_gaps(self) -> bool:
+        """Whether cells were missing in training."""
+        return self.marks or "" in self.categories
+
     def made(self, cells: Cells, what: str | Path) -> Iterator[np.ndarray]:
         """These columns, of the cells of any table; a category not seen in training is none."""
         if self.categories:
             words = np.array(_words(cells), dtype=object)
-            yield from ((words == category).astype(np.float64) for category in self.categories)
+            made = [(words == category).astype(np.float64) for category in self.categories]
+            if "" not in self.categories:
+                made[0][words == ""] = self.fill  # once, where cells are counted
+            yield from made
             return
         numbers = parsed(cells)
         if numbers is None:

@@ -140,13 +140,13 @@ class TableEncoder:
         """`made_of`, but with NaN where a cell is missing though none was in training."""
         names = () if self.columns == unnamed(len(self.columns)) else self.columns
         return tuple(
-            column if column.marks or column.categories else replace(column, fill=math.nan)
+            column if column.knows_gaps else replace(column, fill=math.nan)
             for column in self.made_of or map(Column, names)
         )
 
     def filled(self, rows_ND: np.ndarray) -> np.ndarray:
-        """The rows with the middle of their column where they hold NaN."""
-        fill_of = {column.name: column.fill for column in self.made_of}
+        """The rows with the middle of their column where they hold NaN; no category is none."""
+        fill_of = {column.names[0]: column.fill for column in self.made_of}
         middle = [fill_of.get(n, m) for n, m in zip(self.columns, self.mean, strict=True)]
         return np.where(np.isnan(rows_ND), middle, rows_ND)
 

@@ -119,16 +119,27 @@ def made_columns(columns: Sequence[Column]) -> Iterator[str]:
         )
 
 
-def filled_cells(columns: Sequence[str], lacks_ND: np.ndarray) -> Iterator[str]:
+def filled_cells(
+    columns: Sequence[str], lacks_ND: np.ndarray, made_of: Sequence[Column] = ()
+) -> Iterator[str]:
     """A note of cells that were missing in new data, but in none of the training data."""
-    counts = zip(columns, lacks_ND.sum(axis=0).tolist(), strict=True)
-    if by_column := [f"{name!r} ({count:,})" for name, count in counts if count]:
-        cells, rows, all_rows = int(lacks_ND.sum()), int(lacks_ND.any(axis=1).sum()), len(lacks_ND)
-        yield (
-            f"{counted(cells, 'missing cell')} in {rows:,} of {counted(all_rows, 'row')}, in "
-            f"{few_of(by_column)}: filled with the middle of the column in the training data, "
-            "where none was missing"
-        )
+    words = {column.names[0]: column.name for column in made_of if column.categories}
+    counts = dict(zip(columns, lacks_ND.sum(axis=0).tolist(), strict=True))
+    by_column = {name: count for name, count in counts.items() if count}
+    if not by_column:
+        return
+    cells, rows, all_rows = int(lacks_ND.sum()), int(lacks_ND.any(axis=1).sum()), len(lacks_ND)
+    if by_column.keys() <= words.keys():
+        how = "taken for none of the categories"
+    elif by_column.keys().isdisjoint(words):
+        how = "filled with the middle of the column"
+    else:
+        how = "filled with the middle of the column, or taken for none of the categories,"
+    named = few_of([f"{words.get(name, name)!r} ({n:,})" for name, n in by_column.items()])
+    yield (
+        f"{counted(cells, 'missing cell')} in {rows:,} of {counted(all_rows, 'row')}, in {named}: "
+        f"{how} in the training data, where none was missing"
+    )
 
 
 def other_range(inputs: Tensor | ImageFiles, encoder: Encoder, what: str) -> Iterator[str]:

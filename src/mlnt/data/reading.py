@@ -157,35 +157,26 @@ def read_arrays(path: Path) -> RawParts:
     return RawParts(path.stem, (), train, raw.get("validation"), raw.get("test"), notes)
 
 
-def read_further(
+def read_new(
     source: Source,
     encoder: Encoder,
     label_column: str | None,
     text_column: str | None,
+    what: str = "this",
     wanted: str = "test",
-) -> Raw:
-    """Data beside that of the training, by the columns that this had."""
-    as_trained = AsTrained()
-    if isinstance(encoder, TableEncoder):
-        as_trained = AsTrained(encoder.table_columns, encoder.made_of)
-    return read(source, label_column, text_column, as_trained, wanted)
-
-
-def read_new(
-    source: Source, encoder: Encoder, label_column: str | None, text_column: str | None
 ) -> tuple[Raw, Iterator[str]]:
-    """Data to predict, by the columns that the training data had, and what to say of it.
+    """Data beside that of the training, by the columns that this had, and what to say of it.
 
     Of a table or a data frame, missing cells are filled with what training knows of their column.
     """
     as_trained = AsTrained()
     if isinstance(encoder, TableEncoder):
         as_trained = AsTrained(encoder.table_columns, encoder.with_gaps)
-    raw = fitting(read(source, label_column, text_column, as_trained), encoder, "this")
+    raw = fitting(read(source, label_column, text_column, as_trained, wanted), encoder, what)
     if not isinstance(encoder, TableEncoder) or not raw.columns:
         return raw, iter(())
     rows_ND = np.asarray(raw.samples, np.float64)
-    notes = filled_cells(encoder.columns, np.isnan(rows_ND))
+    notes = filled_cells(encoder.columns, np.isnan(rows_ND), encoder.made_of)
     return replace(raw, samples=encoder.filled(rows_ND)), notes
 
 

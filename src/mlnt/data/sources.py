@@ -46,7 +46,7 @@ from mlnt.data.oddities import (
 from mlnt.data.picture_sets import find_pictures, from_pictures, further_pictures
 from mlnt.data.pictures import NO_LABEL, Parts, are_picture_paths
 from mlnt.data.raw import Known, Raw, Source
-from mlnt.data.reading import fitting, has_columns, is_npz, read, read_arrays, read_further
+from mlnt.data.reading import fitting, has_columns, is_npz, read, read_arrays, read_new
 from mlnt.data.table_rows import names_to_drop
 from mlnt.data.tables import check_labelled
 from mlnt.data.text_encoding import TextEncoder
@@ -121,9 +121,11 @@ def open_dataset(
         truth = read_given(true_labels, dataset.label_column, source)
         dataset = with_true_labels(truth, dataset)
     if validation is not None:
-        dataset = replace(dataset, validation=_further(validation, dataset, "validation"))
+        split, notes = _further(validation, dataset, "validation")
+        dataset = replace(dataset, validation=split, notes=(*dataset.notes, *notes))
     if test is not None:
-        dataset = replace(dataset, test=_further(test, dataset, "test"))
+        split, notes = _further(test, dataset, "test")
+        dataset = replace(dataset, test=split, notes=(*dataset.notes, *notes))
     check_dataset(dataset)
     return replace(dataset, notes=(*dataset.notes, *label_once_more(dataset), *_ranges(dataset)))
 
@@ -252,8 +254,9 @@ def _check_texts(raw: Raw, name: str) -> None:
         )
 
 
-def _further(source: Source, dataset: Dataset, what: str) -> Split:
-    """Validation or test data, whichever `what` says, in the encoding of the training data."""
+def _further(source: Source, dataset: Dataset, what: str) -> tuple[Split, list[str]]:
+    """Validation or test data, whichever `what` says, in the encoding of the training data; and
+    what to say of it."""
     if isinstance(dataset.train.inputs, ImageFiles):
         split, column = None, dataset.label_column
         if isinstance(source, str | Path):
@@ -264,9 +267,9 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
         if not is_labelled.any():
             raise InputError(f"{what} data has no labels")
         check_labelled(is_labelled.tolist(), f"{what} data")
-        return split
+        return split, []
     label, text = dataset.label_column, dataset.text_column
-    raw = read_further(source, dataset.encoder, label, text, what)
+    raw, notes = read_new(source, dataset.encoder, label, text, what, what)
     split = _encoded(raw, dataset, what)
     # Of other data that comes twice it is said how much: whoever gives that may mean it.
     if what == "validation" and dataset.is_known and _are_same(split, dataset.train):
@@ -275,7 +278,7 @@ def _further(source: Source, dataset: Dataset, what: str) -> Split:
             "validation; name none, and a share of the training data is held out, or give other "
             "data"
         )
-    return split
+    return split, [f"{what} data: {note}" for note in notes]
 
 
 def _are_same(split: Split, other: Split) -> bool:
