@@ -53,7 +53,7 @@ WARINESS = 3.0
 RISE_OF_PEOPLE, RISE_OF_DOUBT = 1 / 6, 0.5
 RISE_SPREAD = 0.04  # how different it is in different data: a larger standard error says little
 
-# Share of the labels. In ten of 41 recorded judgements the true noise lay beyond the two ends and
+# Share of the labels. In ten of 44 recorded judgements the true noise lay beyond the two ends and
 # chance, in nine of them by 0.7 % of the labels at most: no network is exact.
 BEYOND_THE_ENDS = 0.01
 

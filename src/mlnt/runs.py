@@ -1,4 +1,7 @@
-"""Run folders: the only reader and writer of them.
+"""Run folders: what lies where in them, written whole or not at all.
+
+The rows of label_issues.csv, gallery.jsonl and filtered.csv are the business of the modules called
+so.
 
 config.json           settings, data and versions: enough to build the model again
 metrics.jsonl         one line per evaluation
