@@ -18,7 +18,7 @@ from mlnt.config import PRESETS, make_settings
 from mlnt.errors import InputError
 from mlnt.reproduce import EXPERIMENTS, _write_sheets, places, run_experiment, write_results
 from mlnt.reproduce.cells import plan
-from mlnt.reproduce.naming import schedule_of, without_folders
+from mlnt.reproduce.naming import changes_words, schedule_of, untold, without_folders
 from mlnt.reproduce.page import COLUMNS, PAGE, TABLE, to_csv, to_markdown
 from mlnt.reproduce.places import Place
 from mlnt.reproduce.recorded import read_recorded
@@ -76,7 +76,9 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     ]  # fmt: skip
     command = "mlnt reproduce table1 --data CIFAR10 --fast --cells mlnt/symmetric-0.5 --seeds 3\n"
     assert command in page
-    assert line_with(page, "joint optimization")[1:] == ["0"] * 6
+    counts = page.partition("## What was run")[2]
+    assert line_with(counts, "mlnt")[1:] == ["0", "0", "0", "3", "0", "0"]
+    assert "joint optimization" not in counts, "it was never run"
     with (results / TABLE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
@@ -289,6 +291,57 @@ def test_commands_are_those_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyP
     was = f"--cells mlnt/symmetric-0.5 --seeds 1 --set epochs={longer['epochs'] - 1}\n"
     assert was in page
     assert line_with(page, "CIFAR-10, symmetric 0.5")[3] == "91.00", "it still counts"
+
+
+def test_a_line_stands_once_for_each_seed_in_the_table(tmp_path: Path) -> None:
+    """Cross entropy lies in the runs of Forward too: 85 is MLNT's, that of seed 1 Forward's own."""
+    runs = [make_run(tmp_path / "mlnt", 91.0)]
+    runs += [
+        make_run(tmp_path / f"forward-{seed}", 89.0 + seed, method="forward", seed=seed)
+        for seed in (0, 1)
+    ]
+    results = tmp_path / "results"
+    write_results(runs, results)
+    with (results / TABLE).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [(row["method"], row["model"], row["iteration"], row["seed"]) for row in rows]
+    assert len(names) == len(set(names))
+    baseline = {row["seed"]: row["best"] for row in rows if row["method"] == "cross_entropy"}
+    assert baseline == {"0": "85.0000", "1": "84.0000"}
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert line_with(page, "cross entropy")[1:3] == ["2", "84.50 ± 0.50"], "the page's own"
+
+
+def test_runs_with_other_settings_say_so_and_do_not_count(tmp_path: Path) -> None:
+    """As they are where the preset has changed since they were recorded."""
+    results = tmp_path / "results"
+    longer = {"epochs": 60, "last_epochs": "same"}
+    runs = [
+        make_run(tmp_path / "mlnt", 91.0),
+        make_run(tmp_path / "forward", 89.0, method="forward", seed=1, **longer),
+    ]
+    write_results(runs, results)
+    for path in results.rglob("config.json"):
+        config = json.loads(path.read_text())
+        config["cell"]["schedule"] = ""  # of another day
+        path.write_text(json.dumps(config))
+    write_results([], results)
+    page = (tmp_path / PAGE).read_text(encoding="utf-8")
+    assert line_with(page, "cross entropy")[1:3] == ["1", "85.00"], "not mixed with 60 epochs"
+    assert "forward; CIFAR-10, symmetric 0.5, fast, 60 epochs a stage" in page
+    counts = page.partition("## What was run")[2].partition("## ")[0]
+    assert line_with(counts, "mlnt")[4] == "1"
+    assert "forward" not in counts
+    table = (results / TABLE).read_text(encoding="utf-8")
+    assert "cross_entropy,student,0,1" not in table
+
+
+def test_words_of_changes() -> None:
+    changes = ["led_lr=same", "epochs=60", "last_epochs=same", "weights=none"]
+    assert changes_words(changes) == ["random weights", "60 epochs a stage", "led_lr=same"]
+    assert changes_words(["epochs=60"]) == ["epochs=60"]
+    assert untold(changes, "paper,weights=none") == changes[:3]
+    assert untold(changes, "settings=0123abcd") == [], "its heading says that they are others"
 
 
 def test_does_not_mix_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ METHODS = (
 # The stage that counts of methods without mentors: joint_optimization ends with a network on the
 # labels found.
 STAGES = {"cross_entropy": 0, "joint_optimization": 2}
+# Methods beside MLNT whose runs begin with cross entropy.
+BEGUN_BY_IT = ("forward",)
 # What a run of MLNT begins with, and what it is called in pictures.
 FIRST_STAGES = {"contrastive": "contrastive features", "cross_entropy": "cross entropy"}
 
@@ -70,7 +72,9 @@ class Experiment:
 
 def held_by(method: str) -> tuple[str, ...]:
     """The methods whose runs hold the figures of this one, the first to be asked first."""
-    return ("mlnt", "cross_entropy") if method in FIRST_STAGES else (method,)
+    if method == "contrastive":
+        return ("mlnt", *(name for name in METHODS if name != "mlnt"))
+    return ("mlnt", "cross_entropy", *BEGUN_BY_IT) if method == "cross_entropy" else (method,)
 
 
 def swept_value(setting: str) -> tuple[str, float]:

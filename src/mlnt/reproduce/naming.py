@@ -6,6 +6,7 @@ cifar10, symmetric:0.5, "" (the fast schedule), "paper", or what differs from ei
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mlnt.schedule import ITERATED, has_last
 
 PAPER = "paper"
 FAST_AND_PAPER = ("cifar10-fast", "cifar10")  # presets; the first is the one without a name
+RANDOM_WEIGHTS = "random weights"
 MOST_DIFFERENCES = 4  # of a schedule that is named by them
 NAMES = {"cifar10": "CIFAR-10", "cifar10n": "CIFAR-10N"}
 TITLES = {**NAMES, "train_clean_noisy_labels": "Hausa news"}  # by the name of its file
@@ -75,6 +77,33 @@ def preset_of(data: str, schedule: str) -> str | None:
     if data in NAMES:
         return FAST_AND_PAPER[schedule.split(",")[0] == PAPER]
     return data if data in PRESETS else None
+
+
+def preset_and_changes(data: str, schedule: str, settings: Settings) -> tuple[str, list[str]]:
+    """That preset, and in what settings differ from it as it is today; it may have changed."""
+    if (preset := preset_of(data, schedule)) is not None:
+        return preset, differences(preset, settings)
+    return nearest_preset(data, settings)
+
+
+def untold(changes: Sequence[str], schedule: str) -> list[str]:
+    """Those that the name of the schedule does not tell."""
+    told = schedule.split(",")
+    is_digest = any(part.startswith("settings=") for part in told)
+    return [] if is_digest else [change for change in changes if change not in told]
+
+
+def changes_words(changes: Sequence[str]) -> list[str]:
+    """["60 epochs a stage", "led_lr=same"] from epochs=60, last_epochs=same and led_lr=same."""
+    by_name = dict(change.split("=", 1) for change in changes)
+    words = []
+    if by_name.get("last_epochs") == "same" and "epochs" in by_name:
+        words.append(f"{by_name.pop('epochs')} epochs a stage")
+        del by_name["last_epochs"]
+    if by_name.get("weights") == "none":
+        words.insert(0, RANDOM_WEIGHTS)
+        del by_name["weights"]
+    return [*words, *(f"{name}={value}" for name, value in by_name.items())]
 
 
 def schedule_words(data: str, schedule: str) -> str:

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from mlnt.data.known import NAMED
-from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment, held_by
+from mlnt.reproduce.experiments import EXPERIMENTS, METHODS, Experiment
 from mlnt.reproduce.figures import PROGRESS
-from mlnt.reproduce.naming import NAMES, PAPER, differences, nearest_preset, preset_of
+from mlnt.reproduce.naming import (
+    NAMES,
+    PAPER,
+    RANDOM_WEIGHTS,
+    changes_words,
+    preset_and_changes,
+)
 from mlnt.reproduce.recorded import Group, Recorded, grouped, noise_words
 from mlnt.reproduce.results import Row, Spread
 from mlnt.reproduce.sheet import SHEET
@@ -48,7 +54,8 @@ Test accuracy in %, mean ± standard error over n seeds. best: at the epoch chos
 last: after the last epoch. A run of MLNT is a cross-entropy network and three iterations, unless
 its heading says otherwise. Where there is a line for contrastive features, which are learnt without
 labels, all networks begin with them, cross entropy as well, unless it says otherwise; the paper's
-begin with random weights.
+begin with random weights. Behind its name stands what a line had otherwise than the schedule of
+today has it.
 """
 TO_REACH = f"""\
 ## What was to be reached
@@ -59,8 +66,9 @@ minutes: the mean over the runs that had their GPU to themselves; shared: no run
 RAN = """\
 ## What was run
 
-Number of seeds by the fast schedule, + by the paper's own; runs with other settings, as their
-headings say, are not counted. Every run of MLNT holds cross entropy.
+Number of seeds by the fast schedule of today, + by the paper's own; runs with other settings, as
+their headings or lines say, are not counted, nor methods shown that have none. Every run of MLNT
+holds cross entropy.
 """
 FACTS = """\
 ## Each run
@@ -74,13 +82,17 @@ entropy included; shared: another process used the GPU at the same time.
 
 
 def to_csv(runs: Sequence[Recorded]) -> str:
-    """One line for each model of each run."""
+    """One line for each model and seed: of cross entropy, which several runs hold, one as well."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for run in runs:
+    for group, run in ((whole, one) for whole in grouped(runs) for one in whole.runs):
         for figures in run.summary["models"]:
-            method = figures["method"] + (f" ({run.schedule})" if run.schedule else "")
+            method = figures["method"]
+            if all(run is not other for other in group.source(method)):
+                continue
+            told = ",".join([part for part in (run.schedule, *run.changes(method)) if part])
+            method += f" ({told})" if told else ""
             names = (run.data, run.noise, method, figures["model"])
             numbers = (f"{figures['best']:.4f}", f"{figures['last']:.4f}", f"{run.minutes:.2f}")
             origin = (run.machine, run.origin("commit"))
@@ -154,7 +166,10 @@ def _ran(groups: Sequence[Group]) -> Iterator[str]:
         }
         if any(counts.values()):
             headings = (experiment.title, *(noise_words(noise) for noise in experiment.noises))
-            lines = [_counts(experiment, method, counts) for method in experiment.methods]
+            ran = [
+                m for m in experiment.methods if any(n for key, n in counts.items() if key[2] == m)
+            ]
+            lines = [_counts(experiment, method, counts) for method in ran]
             tables.append(_table(headings, lines))
     yield from [RAN, *tables] if tables else []
 
@@ -168,7 +183,7 @@ def _counts(experiment: Experiment, method: str, counts: dict[Any, int]) -> tupl
 
 
 def _seeds(group: Group, method: str) -> set[int]:
-    return {run.settings.seed for name in held_by(method) for run in group.of(name)}
+    return {run.settings.seed for run in group.source(method) if not run.changes(method)}
 
 
 def _group(group: Group, results: Path) -> Iterator[str]:
@@ -182,7 +197,7 @@ def _group(group: Group, results: Path) -> Iterator[str]:
     has_line = any(row.method == "contrastive" for row in rows)
     yield _table(
         (*headings, *(("paper", "difference") if has_paper else ())),
-        [_models(row, has_paper, _beginning(group, row, has_line)) for row in rows],
+        [_models(row, has_paper, _settings_of(group, row, has_line)) for row in rows],
     )
     if commands := _commands(group):
         yield "Made by:\n\n```\n" + "\n".join(commands) + "\n```\n"
@@ -220,19 +235,21 @@ def _picture(words: str, path: Path, results: Path) -> str:
     return f"![{words}]({place.as_posix()})\n"
 
 
-def _beginning(group: Group, row: Row, has_line: bool) -> str:
-    """Said of rows in whose table others begin otherwise; `has_line`: it shows the features."""
-    if not group.is_begun():
-        return ""
-    if not group.is_begun(row.method):
-        return ", random weights"
-    return "" if has_line else ", from contrastive features"
+def _settings_of(group: Group, row: Row, has_line: bool) -> str:
+    """Said of rows that were made otherwise than those of today, or begin otherwise than others in
+    their table; `has_line`: it shows the features."""
+    words = changes_words(group.source(row.method)[0].changes(row.method))
+    if group.is_begun() and not group.is_begun(row.method):
+        words = list(dict.fromkeys([RANDOM_WEIGHTS, *words]))
+    elif group.is_begun() and not has_line:
+        words.insert(0, "from contrastive features")
+    return "".join(f", {word}" for word in words)
 
 
-def _models(row: Row, has_paper: bool, beginning: str) -> tuple[str, ...]:
+def _models(row: Row, has_paper: bool, settings: str) -> tuple[str, ...]:
     values = row.best.values
     spread = f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else UNKNOWN
-    name = label(row.line, short=False) + beginning
+    name = label(row.line, short=False) + settings
     line = (name, str(row.n), str(row.best), spread, str(row.last))
     if not has_paper:
         return line
@@ -252,10 +269,7 @@ def _commands(group: Group) -> list[str]:
 
 
 def _preset_and_changes(run: Recorded) -> tuple[str, list[str]]:
-    """In what a run differs from a preset as it is today; a preset may have changed since."""
-    if (preset := preset_of(run.data, run.schedule)) is not None:
-        return preset, differences(preset, run.settings)
-    return nearest_preset(run.data, run.settings)
+    return preset_and_changes(run.data, run.schedule, run.settings)
 
 
 def _reproduce(group: Group, runs: Sequence[Recorded]) -> str:
@@ -304,7 +318,8 @@ FACT_HEADINGS = (
 
 def _facts(run: Recorded) -> tuple[str, ...]:
     summary, found = run.summary, run.summary.get("found_errors", {})
-    title = grouped([run])[0].title
+    words = changes_words(run.changes(run.settings.method))
+    title = ", ".join([grouped([run])[0].title, *words])
     last = (summary.get("filters") or [{}])[-1]
     commits = run.origin("commit").split(" and ")
     return (

@@ -5,7 +5,7 @@ results/DATA/METHOD/NOISE[/SCHEDULE]/seed-0/{config.json, summary.json, metrics.
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from mlnt.reproduce.cells import Cell
 from mlnt.reproduce.experiments import (
     ASYMMETRIC,
     EXPERIMENTS,
+    FIRST_STAGES,
     METHODS,
     SYMMETRIC,
     Experiment,
     held_by,
 )
-from mlnt.reproduce.naming import TITLES, schedule_words
+from mlnt.reproduce.naming import TITLES, preset_and_changes, schedule_words, untold
 from mlnt.reproduce.results import Row, collect
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
 
@@ -69,6 +70,20 @@ class Recorded:
         pieces = [self.config, *self.config.get("continued", [])]
         return " and ".join(dict.fromkeys(str(piece.get(what, "unknown")) for piece in pieces))
 
+    def holds(self, method: str) -> bool:
+        return any(figures["method"] == method for figures in self.summary["models"])
+
+    def changes(self, method: str) -> list[str]:
+        """["epochs=60"]: what a line of the method had otherwise than runs of today have it, and
+        the schedule's name does not tell; the preset may have changed since."""
+        settings = self.settings
+        if method in FIRST_STAGES:
+            settings = replace(settings, method="cross_entropy")
+        _, found = preset_and_changes(self.data, self.schedule, settings)
+        if method == "contrastive" and settings.self_epochs != "same":
+            found = [change for change in found if not change.startswith("epochs=")]
+        return untold(found, self.schedule)
+
     @property
     def final(self) -> dict[str, Any]:
         """The figures of its last iteration's teacher, or of what the method has in its place."""
@@ -101,9 +116,20 @@ class Group:
     def of(self, method: str) -> list[Recorded]:
         return [run for run in self.runs if run.settings.method == method]
 
+    def source(self, method: str) -> list[Recorded]:
+        """The runs that the lines of a method come from: one a seed, all of the same settings."""
+        holding = [run for m in held_by(method) for run in self.of(m) if run.holds(method)]
+        changes = [run.changes(method) for run in holding]
+        alike = [] if [] in changes else next(iter(changes), [])  # as of today, if there is one
+        found: dict[int, Recorded] = {}
+        for run, own in zip(holding, changes, strict=True):
+            if own == alike:
+                found.setdefault(run.settings.seed, run)
+        return [found[seed] for seed in sorted(found)]
+
     def is_begun(self, method: str | None = None) -> bool:
-        """Whether any run, or any that a line of the method may come from, has weights="self"."""
-        runs = self.runs if method is None else [r for m in held_by(method) for r in self.of(m)]
+        """Whether any run, or any that a line of the method comes from, has weights="self"."""
+        runs = self.runs if method is None else self.source(method)
         return any(run.settings.weights == "self" for run in runs)
 
     def rows(self) -> list[Row]:
@@ -113,9 +139,10 @@ class Group:
         paper = EXPERIMENTS[self.experiment].paper if is_known else ()
         experiment = Experiment("", self.data, (self.noise,), METHODS, paper=paper)
         iterations = max(run.settings.iterations for run in self.runs)
-        cells = [run.cell for run in self.runs]
-        lines = list(experiment.lines(iterations, self.is_begun()))
-        rows = collect(experiment, lines, [self.noise], cells)
+        rows: list[Row] = []
+        for line in experiment.lines(iterations, self.is_begun()):
+            cells = [run.cell for run in self.source(line.method)]
+            rows += collect(experiment, [line], [self.noise], cells)
         return [row for row in rows if row.n]
 
 

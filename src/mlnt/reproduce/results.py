@@ -107,12 +107,13 @@ def collect(
 def _one_per_seed(
     line: Line, noise: str, summaries: Sequence[tuple[Cell, dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """The runs that hold a line."""
+    """The runs that hold a line, one a seed."""
     by_seed: dict[int, dict[str, Any]] = {}
     for method in held_by(line.method):
         for cell, summary in summaries:
             fits = line.method in FIRST_STAGES or cell.setting == line.setting
-            if cell.method == method and cell.noise == noise and fits:
+            asked = cell.method == method and cell.noise == noise and fits
+            if asked and _find(summary, line) is not None:
                 by_seed.setdefault(cell.seed, summary)
     return [by_seed[seed] for seed in sorted(by_seed)]
 
