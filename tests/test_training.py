@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import mlnt
+from mlnt import recipes
 from mlnt.config import Settings, make_settings
 from mlnt.data.batches import Batch
 from mlnt.data.dataset import Split
@@ -18,12 +19,14 @@ from mlnt.device import is_shared
 from mlnt.evaluation import accuracy, found_errors, memorised_noise, predict_probabilities
 from mlnt.iterations import (
     Kept,
+    Led,
     best_model,
     choose_stage,
     filter_samples,
     otsu_threshold,
     right_by,
 )
+from mlnt.judging import Judge
 from mlnt.methods import MLNT, CrossEntropy, Method, Rates
 from mlnt.networks import SmallConv
 from mlnt.progress import Choice, ModelResult, Progress
@@ -394,7 +397,7 @@ def test_the_class_loss_sees_only_what_the_mentor_kept(monkeypatch: pytest.Monke
     [
         ({"iterations": 3}, {"cross_entropy 0": 2, "mlnt 1": 2, "mlnt 2": 2, "mlnt 3": 5}),
         ({"iterations": 1}, {"cross_entropy 0": 2, "mlnt 1": 2}),  # nobody led it
-        ({"method": "iterative"}, {"iterative 1": 2, "iterative 2": 5}),
+        ({"method": "iterative"}, {"cross_entropy 0": 2, "iterative 1": 2, "iterative 2": 5}),
         ({"method": "forward"}, {"cross_entropy 0": 2, "forward 1": 5}),
         (
             {"method": "joint_optimization"},
@@ -417,6 +420,40 @@ def test_what_comes_last_may_take_longer(
         if name != "joint_optimization 1":  # its rate does not fall
             steps = 6 * expected[name]  # 216 of 240 samples are trained on
             assert row["lr"] == pytest.approx(0.1 / steps)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_ablations_are_led_and_judged_as_mlnt_is(
+    leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same networks: nothing but the meta step may differ."""
+    found: dict[str, tuple[str | None, Tensor]] = {}
+    original = recipes.run_iterations
+
+    def spy(
+        trainer: Trainer,
+        name: str,
+        make: Any,
+        judge: Judge,
+        classes: Any,
+        leader: StageResult | None = None,
+    ) -> Led:
+        assert judge.describer is not None
+        weights = nn.utils.parameters_to_vector(judge.describer.parameters()).detach().clone()
+        found[name] = (leader and leader.stage.name, weights)
+        return original(trainer, name, make, judge, classes, leader)
+
+    monkeypatch.setattr(recipes, "run_iterations", spy)
+    # As if labels had done the features harm; the first stage stands for what never saw them.
+    if leads:
+        monkeypatch.setattr(recipes.Recipe, "_leader", lambda self, labelled: labelled)
+    for method in ("mlnt", "mean_teacher", "iterative"):
+        training = mlnt.train(blobs(), **quick(method=method, batch_size=32, epochs=1))
+        assert training.history[0]["method"] == "cross_entropy"
+        filters = [f["after_iteration"] for f in training.summary["filters"]]
+        assert filters == ([0, 1] if leads else [1])
+        assert found[method][0] == ("cross_entropy" if leads else None)
+        assert torch.equal(found[method][1], found["mlnt"][1])
 
 
 @pytest.mark.parametrize("method", ["mlnt", "mean_teacher", "iterative"])

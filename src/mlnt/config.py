@@ -22,7 +22,7 @@ class Settings:
 
     method: str = setting(
         "mlnt",
-        "how to train; mlnt and forward train cross_entropy first",
+        "how to train; mlnt, its ablations and forward train cross_entropy first",
         group="Method",
         choices=(
             "mlnt",

@@ -3,7 +3,7 @@
     weights="self"       features without labels, which all networks then begin with
     cross_entropy        cross entropy
     mlnt                 cross entropy -> features -> iterations led by mentors
-    mean_teacher, iterative   iterations led by mentors, without the meta step
+    mean_teacher, iterative   the same without the meta step
     forward              cross entropy -> transition matrix -> corrected loss
     joint_optimization   network and labels together -> a fresh network on the labels found
     cnn_crf              one training beside a field over clean and noisy labels
@@ -44,6 +44,7 @@ from mlnt.methods import (
     Iterative,
     JointOptimization,
     MeanTeacher,
+    Method,
     SoftCrossEntropy,
     estimate_transition,
     true_transition,
@@ -122,16 +123,41 @@ class Recipe:
         return Led([self.trainer.run(Stage("cross_entropy", 0), method)])
 
     def mlnt(self) -> Led:
+        trainer = self.trainer
+
+        def method(mentor: nn.Module | None, settings: Settings, judge: Judge) -> MLNT:
+            assert judge.describer is not None
+            features_ND = judge.features(judge.describer)[: len(trainer.train)]
+            return MLNT(self.new_model(), settings, features_ND, mentor, trainer.generator)
+
+        return self._after_cross_entropy("mlnt", method)
+
+    def mean_teacher(self) -> Led:
+        return self._after_cross_entropy(
+            "mean_teacher", lambda _, settings, __: MeanTeacher(self.new_model(), settings)
+        )
+
+    def iterative(self) -> Led:
+        return self._after_cross_entropy(
+            "iterative", lambda _, settings, __: Iterative(self.new_model(), settings)
+        )
+
+    def _after_cross_entropy(
+        self, name: str, make_method: Callable[[nn.Module | None, Settings, Judge], Method]
+    ) -> Led:
+        """Iterations of MLNT, or of what is left of it: led alike, by mentors that judge alike.
+
+        `make_method` gets the mentor, the settings for it and the judge.
+        """
         trainer, first = self.trainer, self.cross_entropy()
         leader = self._leader(first.stages[0])
         describer = best_model(leader or first.stages[0])
         judge = Judge(trainer.train, trainer.validation, trainer.world, describer)
-        features_ND = judge.features(describer)[: len(trainer.train)]
 
-        def method(mentor: nn.Module | None, settings: Settings) -> MLNT:
-            return MLNT(self.new_model(), settings, features_ND, mentor, trainer.generator)
+        def method(mentor: nn.Module | None, settings: Settings) -> Method:
+            return make_method(mentor, settings, judge)
 
-        led = run_iterations(trainer, "mlnt", method, judge, self.classes, leader)
+        led = run_iterations(trainer, name, method, judge, self.classes, leader)
         return replace(led, stages=first.stages + led.stages)
 
     def _leader(self, labelled: StageResult) -> StageResult | None:
@@ -142,19 +168,6 @@ class Recipe:
         stages, trainer = [labelled, self.unlabelled], self.trainer
         better = choose_stage(stages, trainer.validation, world=trainer.world)
         return self.unlabelled if better is self.unlabelled else None
-
-    def mean_teacher(self) -> Led:
-        return self._without_meta_step("mean_teacher", MeanTeacher)
-
-    def iterative(self) -> Led:
-        return self._without_meta_step("iterative", Iterative)
-
-    def _without_meta_step(self, name: str, kind: type[MeanTeacher] | type[Iterative]) -> Led:
-        def method(_: nn.Module | None, settings: Settings) -> MeanTeacher | Iterative:
-            return kind(self.new_model(), settings)
-
-        judge = Judge(self.trainer.train, self.trainer.validation, self.trainer.world)
-        return run_iterations(self.trainer, name, method, judge, self.classes)
 
     def forward(self) -> Led:
         first = self.cross_entropy()

@@ -16,7 +16,7 @@ METHODS = (
 # labels found.
 STAGES = {"cross_entropy": 0, "joint_optimization": 2}
 # Methods beside MLNT whose runs begin with cross entropy.
-BEGUN_BY_IT = ("forward",)
+BEGUN_BY_IT = ("forward", "iterative", "mean_teacher")
 # What a run of MLNT begins with, and what it is called in pictures.
 FIRST_STAGES = {"contrastive": "contrastive features", "cross_entropy": "cross entropy"}
 
