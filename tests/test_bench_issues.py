@@ -50,7 +50,9 @@ def test_what_was_measured_is_kept(done: Path, capsys: pytest.CaptureFixture[str
     rows = json.loads(done.read_text())["rows"]
     assert rows[: len(before)] == before
     assert {row["given"] for row in rows} == {"epochs=1", "epochs=3, iterations=2, sets=1"}
-    assert "36." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "36." in shown
+    assert "mean (± standard deviation) over seeds" in " ".join(shown.split())
     done.write_text(json.dumps({**json.loads(done.read_text()), "rows": before}))
 
 

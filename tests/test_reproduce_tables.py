@@ -178,6 +178,12 @@ def test_sweeps_are_drawn(what: str, tmp_path: Path) -> None:
     figure = draw_sweep(experiment, rows, experiment.title)
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
     assert shown == [*(noise.replace(":", " ") for noise in experiment.noises), "the paper"]
+    emptied = [
+        row if row.noise == rows[0].noise else dataclasses.replace(row, best=Spread(()))
+        for row in rows
+    ]
+    few = draw_sweep(experiment, emptied, experiment.title, with_paper=False)
+    assert [text.get_text() for text in few.legends[0].get_texts()] == shown[:1], "has points"
     check_pictures(save_figure(figure, tmp_path / what))
     outcome = run_experiment(what, 2, Path("digits"), tmp_path, fast=True, minutes=0)
     assert (outcome.finished, outcome.asked) == (len(cells) // 2, len(cells))

@@ -84,7 +84,7 @@ class IssuesResult:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     def to_rich(self) -> Iterator[RenderableType]:
-        yield f"{self.machine}, torch {self.torch}; mean (and spread) over seeds"
+        yield f"{self.machine}, torch {self.torch}; mean (± standard deviation) over seeds"
         groups: dict[tuple[str, ...], dict[str, list[IssuesRow]]] = {}
         for row in self.rows:
             by_system = groups.setdefault(row.key[:-1], {})

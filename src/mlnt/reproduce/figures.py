@@ -183,20 +183,22 @@ def draw_sweep(
     axis = figure.subplots()
     students = [row for row in rows if row.model == "student"]
     noises = list(dict.fromkeys(row.noise for row in students))
-    papers = []
+    shown, papers = {}, []
     for noise, style in zip(noises, NOISE_STYLES, strict=False):
         own = [row for row in students if row.noise == noise]
-        _draw_line(axis, [row for row in own if row.n], style)
-        papers += _draw_paper(axis, experiment, own, style) if with_paper else []
+        points = [row for row in own if row.n]
+        _draw_line(axis, points, style)
+        paper = _draw_paper(axis, experiment, own, style) if with_paper else []
+        papers += paper
+        if points or paper:
+            shown[noise.replace(":", " ")] = _sample_line(**style)
     axis.set_xlabel(symbol_of(experiment.swept))
     axis.set_xticks(sorted({_place(row) for row in students}))
     axis.set_ylabel("test accuracy of the student at its chosen epoch, %")
     _tidy(axis)
-    handles = [_sample_line(**style) for style in NOISE_STYLES[: len(noises)]]
-    names = [noise.replace(":", " ") for noise in noises]
     figure.legend(
-        handles + papers[:1],
-        names + ["the paper"] * bool(papers),
+        [*shown.values(), *papers[:1]],
+        [*shown, *["the paper"] * bool(papers)],
         loc="outside lower center",
         ncols=5,
         frameon=False,
