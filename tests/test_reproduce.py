@@ -12,7 +12,7 @@ from PIL import Image
 
 import mlnt
 from mlnt import cli
-from mlnt.errors import InputError, Stopped
+from mlnt.errors import InputError, Stopped, TrainingError
 from mlnt.reproduce import EXPERIMENTS, Row, cells, places, run_experiment
 from mlnt.reproduce.annotators import annotated_digits
 from mlnt.reproduce.cells import choose, plan
@@ -173,11 +173,135 @@ def test_some_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["cross_entropy", "symmetric:0.5"] == "1"
     assert found["cross_entropy", "symmetric:0"] == found["mlnt", "symmetric:0.5"] == "0"
     capsys.readouterr()
-    assert cli.run(table1(tmp_path, "--seeds", "2", "--cells", "mnlt/*")) == 2
-    assert capsys.readouterr().err == (
-        "mlnt: no cell matches 'mnlt/*'; there are "
-        "{mlnt, cross_entropy}/{symmetric-0, symmetric-0.5}/{seed-0, seed-1}\n"
+    for pattern, hint in (
+        ("mnlt/*", "did you mean 'mlnt/*'?"),
+        ("symetric:0.5", "did you mean 'symmetric-0.5'?"),
+        ("", "there are {mlnt, cross_entropy}/{symmetric-0, symmetric-0.5}/{seed-0, seed-1}"),
+    ):
+        command = table1(tmp_path, "--seeds", "2", "--cells", "cross_entropy", "--cells", pattern)
+        assert cli.run(command) == 2
+        assert capsys.readouterr().err == f"mlnt: no cell matches {pattern!r}; {hint}\n"
+
+
+def planned(what: str, out: Path, seeds: int = 1) -> list[cells.Cell]:
+    experiment = EXPERIMENTS[what]
+    return plan(experiment, find_place(what, experiment, Path("digits"), True), seeds, out, {})
+
+
+@pytest.mark.parametrize(
+    ("what", "patterns", "expected"),
+    [
+        ("table1", ["forward", "iterative/symmetric-0"],
+         {"forward/symmetric-0/seed-0", "forward/symmetric-0.5/seed-0",
+          "iterative/symmetric-0/seed-0"}),
+        ("table1", ["forward/symmetric-0,iterative/*-0.5/*"],
+         {"forward/symmetric-0/seed-0", "iterative/symmetric-0.5/seed-0"}),
+        ("table1", ["*/symmetric:0.5"],
+         {"forward/symmetric-0.5/seed-0", "iterative/symmetric-0.5/seed-0"}),
+        ("table1", ["symmetric-0.5"],
+         {"forward/symmetric-0.5/seed-0", "iterative/symmetric-0.5/seed-0"}),
+        ("sweep-m", ["symmetric:0.3/sets=5"], {"mlnt/symmetric-0.3/sets-5/seed-0"}),
+        ("sweep-rho", ["rho=0.5"],
+         {f"mlnt/asymmetric-0.{n}/rho-0.5/seed-0" for n in (2, 3, 4)}),
+    ],
+)  # fmt: skip
+def test_patterns(
+    what: str,
+    patterns: list[str],
+    expected: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = dataclasses.replace(
+        EXPERIMENTS["table1"],
+        methods=("cross_entropy", "forward", "iterative"),
+        noises=("symmetric:0", "symmetric:0.5"),
     )
+    monkeypatch.setitem(EXPERIMENTS, "table1", small)
+    assert {cell.name for cell in choose(planned(what, tmp_path), patterns)} == expected
+
+
+@pytest.mark.usefixtures("tiny")
+def test_cells_given_twice_are_both_run(tmp_path: Path) -> None:
+    options = ["--cells", "cross_entropy/symmetric-0", "--cells", "cross_entropy/symmetric:0.5"]
+    assert cli.run(table1(tmp_path, "--seeds", "1", *options)) == 0
+    assert [row["noise"] for row in read_rows(tmp_path) if row["n"] == "1"] == [
+        "symmetric:0",
+        "symmetric:0.5",
+    ]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_one_folder_is_of_one_experiment_and_shows_all_its_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = ("--cells", "cross_entropy/symmetric-0")
+    assert cli.run(table1(tmp_path, "--seeds", "2", *one)) == 0
+    before = (tmp_path / "table.csv").read_bytes()
+    assert cli.run(table1(tmp_path, "--seeds", "1", *one, "--minutes", "0")) == 0
+    assert (tmp_path / "table.csv").read_bytes() == before, "n = 2 as before"
+    capsys.readouterr()
+    other = ["cifar10n", "--data", "digits", "--fast", "--seeds", "1", "--minutes", "0"]
+    assert cli.run(["reproduce", *other, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"mlnt: {tmp_path} holds table1, not cifar10n; choose another folder with --out\n"
+    )
+    assert (tmp_path / "table.csv").read_bytes() == before
+    # More seeds than asked for, but made otherwise, are not shown among the others.
+    assert cli.run(table1(tmp_path, "--seeds", "1", "--minutes", "0", "--set", "epochs=2")) == 2
+    assert "was run with epochs=1, now it would be 2" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("when", ["skipped", "last"])
+def test_what_another_process_makes_otherwise_meanwhile_is_refused(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = "cross_entropy/symmetric-0" if when == "last" else "cross_entropy"
+    original, begun = cells.run_cell, []
+
+    def beside_another(cell: cells.Cell, *arguments: Any) -> None:
+        begun.append(cell.name)
+        original(cell, *arguments)
+        run = cell.folder.parents[1] / "symmetric-0.5" / "seed-0"
+        mlnt.train("digits", method="cross_entropy", out=run, epochs=2, seed=0,
+                   noise="symmetric:0.5", validation="clean", batch_size=64)  # fmt: skip
+
+    monkeypatch.setattr(cells, "run_cell", beside_another)
+    with pytest.raises(InputError, match=r"symmetric-0\.5.* was run with .*choose another folder"):
+        run_experiment("table1", 1, Path("digits"), tmp_path, fast=True, cells=one, device="cpu")
+    assert begun == ["cross_entropy/symmetric-0/seed-0"]
+    assert not (tmp_path / "table.csv").exists()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_cross_entropy_is_run_where_mlnt_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = cells.run_cell
+
+    def failing(cell: cells.Cell, *arguments: Any) -> None:
+        if cell.method == "mlnt":
+            raise TrainingError("not finite")
+        original(cell, *arguments)
+
+    monkeypatch.setattr(cells, "run_cell", failing)
+    outcome = run_experiment("table1", 1, Path("digits"), tmp_path, fast=True, device="cpu")
+    assert set(outcome.failed) == {"mlnt/symmetric-0/seed-0", "mlnt/symmetric-0.5/seed-0"}
+    assert (outcome.finished, outcome.asked) == (2, 4)
+    assert [row.n for row in outcome.rows if row.method == "cross_entropy"] == [1, 1]
+
+
+def test_cross_entropy_of_other_methods_is_shown(
+    tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = ("cross_entropy", "forward", "mlnt")
+    small = dataclasses.replace(EXPERIMENTS["table1"], methods=methods, noises=("symmetric:0.5",))
+    monkeypatch.setitem(EXPERIMENTS, "table1", small)
+    given = {"fast": True, "device": "cpu", "cells": ["forward/*", "cross_entropy/*"]}
+    outcome = run_experiment("table1", 1, Path("digits"), tmp_path, **given)
+    assert outcome.asked == 1, "Forward's run holds it"
+    assert {r.method: r.n for r in outcome.rows} == {"cross_entropy": 1, "forward": 1, "mlnt": 0}
 
 
 @pytest.mark.usefixtures("tiny")
@@ -252,6 +376,7 @@ def test_cifar10_by_its_name_is_where_it_was_fetched_to(
         ("digits", "out=x", "unknown setting 'out'"),
         ("digits", "preset=table", "unknown setting 'preset'"),
         ("digits", "epochs", "takes NAME=VALUE"),
+        ("digits", "model=resnet99", "unknown model 'resnet99'; did you mean 'resnet"),
     ],
 )
 def test_what_cannot_be_set_for_all_cells(
@@ -262,6 +387,13 @@ def test_what_cannot_be_set_for_all_cells(
     assert cli.run(asked) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_setting_has_one_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = ["--set", "epochs=3", "--set", "epochs=4"]
+    assert cli.run(["reproduce", "digits", "--out", str(tmp_path / "out"), *twice]) == 2
+    assert capsys.readouterr().err == "mlnt: --set says epochs=3 and epochs=4; give one\n"
+    assert not (tmp_path / "out").exists()
 
 
 def test_human_labels_are_those_present(tmp_path: Path) -> None:

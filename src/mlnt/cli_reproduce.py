@@ -30,7 +30,11 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="folder for the runs \\[runs/WHAT]")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="a short schedule")] = False,
     cells: Annotated[
-        str | None, typer.Option(help="run only some: 'mlnt/*', '*/symmetric-0.5/seed-0'")
+        list[str] | None,
+        typer.Option(
+            help="run only some, whose names it is part of: mlnt, symmetric:0.5, 'mlnt/*/seed-0'; "
+            "several with commas, or given again"
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="stop after so many; 0: only show what is there")

@@ -357,7 +357,10 @@ def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
     for text in texts:
         if "=" not in text:
             raise InputError(f"{option} takes NAME=VALUE, got {text!r}")
-    values = dict(text.split("=", 1) for text in texts)
+    values: dict[str, str] = {}
+    for name, value in (text.split("=", 1) for text in texts):
+        if values.setdefault(name, value) != value:
+            raise InputError(f"{option} says {name}={values[name]} and {name}={value}; give one")
     settings_from(values)  # names of settings alone, and values that these may have
     return values
 

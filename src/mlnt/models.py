@@ -90,10 +90,15 @@ def build_model(
     return model
 
 
-def _own(name: str, encoder: Encoder, classes: int) -> nn.Module:
-    if name not in _MODELS:
+def check_name(name: str) -> None:
+    """Raise InputError if no network has this name; libraries are asked for theirs later."""
+    if name not in ("auto", *_MODELS) and ":" not in name:
         known = ", ".join(["auto", *_MODELS, "torchvision:NAME", "timm:NAME"])
         raise InputError(f"unknown model {name!r}{did_you_mean(name, _MODELS)} (known: {known})")
+
+
+def _own(name: str, encoder: Encoder, classes: int) -> nn.Module:
+    check_name(name)
     kind, build = _MODELS[name]
     if kind != encoder.kind:
         raise InputError(

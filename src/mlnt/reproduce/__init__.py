@@ -6,7 +6,7 @@ finished cells -> record: their small files -> recorded -> page: RESULTS.md, sum
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ from mlnt.reproduce.cells import (
     Cell,
     Show,
     Tell,
+    check_claim,
     check_finished,
     choose,
+    claim,
     clear_shelf,
     plan,
     run_cells,
+    seeds_in,
 )
 from mlnt.reproduce.experiments import EXPERIMENTS, Experiment
 from mlnt.reproduce.figures import draw_progress, draw_sweep, save_figure
@@ -70,7 +73,7 @@ def run_experiment(
     *,
     download: bool = False,
     fast: bool = False,
-    cells: str | None = None,
+    cells: str | Sequence[str] | None = None,
     minutes: float | None = None,
     show: Show | None = None,
     tell: Tell | None = None,
@@ -84,7 +87,7 @@ def run_experiment(
     data      folder of the data, `cifar10`, or `digits` for the miniature
     download  `cifar10` may be fetched where it is not on this machine
     fast      a short schedule
-    cells     a pattern that the names of the cells to run match
+    cells     a pattern that the names of the cells to run match, or several
     minutes   stops after so many, in the middle of an epoch too
     show      makes what shows the progress of one run; tell is given the name of each
     """
@@ -93,27 +96,47 @@ def run_experiment(
         raise InputError(
             f"cannot reproduce {what!r}{did_you_mean(what, EXPERIMENTS)} (known: {known})"
         )
+    patterns = [cells] if isinstance(cells, str) else cells
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     experiment = EXPERIMENTS[what]
     place = find_place(what, experiment, data, fast, download)
+    check_claim(out, what)
     every = plan(experiment, place, seeds, out, settings)
     with RunFolder(out).expect_intact():
-        check_finished(every)
-    chosen = choose(every, cells)
+        _finished(experiment, place, seeds, out, settings)
+        chosen = choose(every, patterns)
+    claim(out, what)
     failed = run_cells(chosen, device, deadline, watchers, show, tell)
+    with RunFolder(out).expect_intact():
+        # What those that failed would have held is trained on its own.
+        names = {cell.name for cell in chosen}
+        others = [cell for cell in choose(every, patterns, failed) if cell.name not in names]
+    failed |= run_cells(others, device, deadline, watchers, show, tell)
+    chosen += others
     clear_shelf(choose(every, None))
     usual = every[0].settings
     lines = list(experiment.lines(usual.iterations, usual.weights == "self"))
     with RunFolder(out).expect_intact():
-        rows = collect(experiment, lines, place.noises, every)
+        there = _finished(experiment, place, seeds, out, settings)
+        rows = collect(experiment, lines, place.noises, there)
         table = ResultTable(
             _title(experiment, place, fast), place.name, tuple(rows), _note(place, rows)
         )
-        files = _write_table(table, out)
-    files += _draw(what, experiment, place, table, every, out)
-    files += _write_sheets(experiment, place, every)
+    files = _write_table(table, out)
+    files += _draw(what, experiment, place, table, there, out)
+    files += _write_sheets(experiment, place, there)
     finished = sum(cell.is_finished for cell in chosen)
     return Outcome(table, tuple(files), finished, len(chosen), failed)
+
+
+def _finished(
+    experiment: Experiment, place: Place, seeds: int, out: Path, settings: Mapping[str, Any]
+) -> list[Cell]:
+    """All that the table shows, of more seeds than are asked for now where there are more; refused
+    if it was not made alike. Other processes may have finished some while this one ran."""
+    every = plan(experiment, place, max(seeds, seeds_in(out)), out, settings)
+    check_finished(every)
+    return [cell for cell in every if cell.is_finished]
 
 
 def _title(experiment: Experiment, place: Place, fast: bool) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import fnmatch
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +18,16 @@ from typing import Any
 
 from mlnt import api
 from mlnt.config import Settings, fields_by_name, make_settings, settings_from
-from mlnt.errors import Busy, InputError, Stopped, StorageError, TrainingError
-from mlnt.reproduce.experiments import Experiment, swept_value
+from mlnt.errors import (
+    Busy,
+    InputError,
+    Stopped,
+    StorageError,
+    TrainingError,
+    did_you_mean,
+)
+from mlnt.models import check_name
+from mlnt.reproduce.experiments import Experiment, held_by, swept_value
 from mlnt.reproduce.naming import what_counts
 from mlnt.reproduce.places import Place
 from mlnt.runs import CONFIG, SUMMARY, RunFolder
@@ -27,6 +35,8 @@ from mlnt.shelf import clear
 from mlnt.training import Watcher
 
 SHELF = "first-stages"
+WHAT = "experiment.json"
+HELD = "cross_entropy"
 Show = Callable[[], AbstractContextManager[Watcher]]
 Tell = Callable[[str], object]
 
@@ -49,6 +59,12 @@ class Cell:
     def is_finished(self) -> bool:
         return (self.folder / SUMMARY).is_file()
 
+    def may_hold(self, method: str) -> bool:
+        """Whether its run holds the figures of a method, or will once it is finished."""
+        if not self.is_finished:
+            return self.method in held_by(method)
+        return any(figures["method"] == method for figures in self.summary()["models"])
+
     def summary(self) -> dict[str, Any]:
         return RunFolder.open(self.folder).read_json(SUMMARY)
 
@@ -63,6 +79,7 @@ def plan(
     for name in ("method", "noise", "seed", experiment.swept):
         if name in changed:
             raise InputError(f"the cells differ in their {name}, which cannot be set for all")
+    check_name(str(changed.get("model", "auto")))
     cells = []
     shelf = out / SHELF if _have_stages_in_common(experiment) else None
     for seed, method, noise, setting in _combinations(experiment, place, seeds):
@@ -71,7 +88,7 @@ def plan(
         if setting:
             swept, value = swept_value(setting)
             settings[swept] = value
-        parts = (method, noise.replace(":", "-"), setting.replace("=", "-"), f"seed-{seed}")
+        parts = (method, as_name(noise), as_name(setting), f"seed-{seed}")
         name = "/".join(part for part in parts if part)
         folder = out / f"seed-{seed}" if experiment.flat else out / "cells" / name
         chosen = make_settings(place.preset, **settings)
@@ -105,24 +122,57 @@ def _split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     return data, {name: value for name, value in arguments.items() if name not in data}
 
 
-def choose(cells: Sequence[Cell], pattern: str | None) -> list[Cell]:
-    """The cells to run, or finished: those that match, less what MLNT's give for nothing."""
-    if pattern is not None:
-        patterns = (pattern, f"{pattern}/*")
-        matching = [c for c in cells if any(fnmatch.fnmatchcase(c.name, p) for p in patterns)]
-        if not matching:
-            raise InputError(f"no cell matches {pattern!r}; there are {_listed(cells)}")
-    else:
-        matching = list(cells)
-    covered = {(c.noise, c.seed) for c in matching if c.method == "mlnt"}
-    covered |= {(c.noise, c.seed) for c in cells if c.method == "mlnt" and c.is_finished}
+def choose(
+    cells: Sequence[Cell], patterns: Sequence[str] | None, failed: Collection[str] = ()
+) -> list[Cell]:
+    """The cells to run, or finished: those that match, less what others give for nothing.
+
+    Runs that begin with cross entropy hold it, unless they `failed`.
+    """
+    wanted = list(cells) if patterns is None else _matching(cells, patterns)
+    holders = [cell for cell in wanted if cell.name not in failed]
+    holders += [cell for cell in cells if cell.is_finished]
+    held = {(c.noise, c.seed) for c in holders if c.method != HELD and c.may_hold(HELD)}
     return [
         cell
-        for cell in matching
-        if cell.method != "cross_entropy"
-        or (cell.noise, cell.seed) not in covered
-        or cell.is_finished
+        for cell in wanted
+        if cell.method != HELD or (cell.noise, cell.seed) not in held or cell.is_finished
     ]
+
+
+def _matching(cells: Sequence[Cell], patterns: Sequence[str]) -> list[Cell]:
+    """Those that any pattern matches; several may stand in one, between commas."""
+    names: set[str] = set()
+    for pattern in (part for text in patterns for part in text.split(",")):
+        found = [cell.name for cell in cells if _matches(cell.name, pattern)]
+        if not found:
+            hint = _did_you_mean(pattern, cells) or f"; there are {_listed(cells)}"
+            raise InputError(f"no cell matches {pattern!r}{hint}")
+        names.update(found)
+    return [cell for cell in cells if cell.name in names]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether the pattern is of the whole name, or of parts that follow each other."""
+    pattern = as_name(pattern.strip().strip("/"))
+    around = (pattern, f"{pattern}/*", f"*/{pattern}", f"*/{pattern}/*")
+    return any(fnmatch.fnmatchcase(name, each) for each in around)
+
+
+def as_name(text: str) -> str:
+    """symmetric:0.5 and sets=5 as they stand in names and folders."""
+    return text.replace(":", "-").replace("=", "-")
+
+
+def _did_you_mean(pattern: str, cells: Sequence[Cell]) -> str:
+    """A pattern that matches, with one word of this one exchanged."""
+    words = as_name(pattern).split("/")
+    known = dict.fromkeys(part for cell in cells for part in cell.name.split("/"))
+    others = ["/".join([*words[:place], part, *words[place + 1 :]])
+              for place in range(len(words)) for part in known]  # fmt: skip
+    return did_you_mean(
+        pattern, [each for each in others if any(_matches(cell.name, each) for cell in cells)]
+    )
 
 
 def _listed(cells: Sequence[Cell]) -> str:
@@ -174,7 +224,8 @@ def run_cells(
         if time.monotonic() >= deadline:
             break
         if cell.is_finished:
-            continue  # by another process, meanwhile
+            check_finished([cell])  # by another process, meanwhile
+            continue
         if tell is not None:
             tell(f"{cell.name} ({number} of {len(cells)})")
         try:
@@ -188,6 +239,7 @@ def run_cells(
         except InputError:
             if not cell.is_finished:  # while its data were read
                 raise
+            check_finished([cell])
         except StorageError:
             raise  # the others would fare no better
         except TrainingError as error:
@@ -207,6 +259,28 @@ def run_cell(cell: Cell, device: str, deadline: float, watchers: Sequence[Watche
         shelf=cell.shelf,
         **settings,
     )
+
+
+def check_claim(out: Path, what: str) -> None:
+    """Raise InputError where another experiment has its table."""
+    if (out / WHAT).is_file():
+        with RunFolder(out).expect_intact():
+            was = str(RunFolder(out).read_json(WHAT)["what"])
+        if was != what:
+            raise InputError(f"{out} holds {was}, not {what}; choose another folder with --out")
+
+
+def claim(out: Path, what: str) -> None:
+    """Write down which experiment has its table there."""
+    out.mkdir(parents=True, exist_ok=True)
+    RunFolder(out).write_json(WHAT, {"what": what})
+
+
+def seeds_in(out: Path) -> int:
+    """How many seeds there are, counted up to the last that is finished."""
+    found = (path.parent.name for path in out.rglob(f"seed-*/{SUMMARY}"))
+    numbers = [name.removeprefix("seed-") for name in found]
+    return max((int(n) + 1 for n in numbers if n.isascii() and n.isdigit()), default=0)
 
 
 def clear_shelf(cells: Sequence[Cell]) -> None:
