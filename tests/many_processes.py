@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mlnt.config import make_settings
+from mlnt.config import SINGLE_STAGE, make_settings
 from mlnt.data.dataset import Split
 from mlnt.data.image_files import FaultLog, ImageFiles
 from mlnt.data.pictures import PathTable, PictureError
@@ -39,6 +39,7 @@ from mlnt.methods import (
     MeanTeacher,
     Method,
     Rates,
+    single_stage,
 )
 from mlnt.networks import GRU
 from mlnt.steps import Steps
@@ -186,6 +187,7 @@ SLOW_CASES = (
     Case("forward", "forward", "deep", steps=8),
     Case("joint", "joint_optimization", "deep", steps=8),
     Case("crf", "cnn_crf", "deep", steps=8),
+    *(Case(name, name, "deep", steps=8) for name in SINGLE_STAGE),
     Case("mean-teacher", "mean_teacher", "deep", steps=8),
     Case("iterative", "iterative", "deep", steps=8),
 )
@@ -222,6 +224,8 @@ def make_steps(case: Case, world: World) -> Steps:
     elif case.method == "cnn_crf":
         clean = Clean(train.inputs[:10], true[:10], labels[:10])
         method = CNNCRF(model, settings, clean, CLASSES, generator)
+    elif case.method in SINGLE_STAGE:
+        method = single_stage(case.method)(model, settings, 30, CLASSES)
     elif case.method == "contrastive":
         method = Contrastive(model, settings, train.inputs[:2], generator)
     else:

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 import mlnt
 from mlnt import recipes
-from mlnt.config import Settings, make_settings
+from mlnt.config import SINGLE_STAGE, Settings, fields_by_name, make_settings
 from mlnt.data.batches import Batch
 from mlnt.data.dataset import Dataset
 from mlnt.data.prepare import prepare
@@ -34,12 +34,17 @@ from mlnt.methods import (
     Rates,
     SoftCrossEntropy,
     estimate_transition,
+    single_stage,
     true_transition,
 )
 from mlnt.methods.cnn_crf import Field, expected_log_joint, fit_auxiliary, log_joint, posterior
+from mlnt.methods.elr import ELR, averaged, early_learning_loss
 from mlnt.methods.forward import forward_loss
+from mlnt.methods.gce import generalized_cross_entropy
 from mlnt.methods.joint_optimization import mean_entropy, prior_loss, soft_label_loss
 from mlnt.networks import SmallConv
+from mlnt.reproduce.experiments import METHODS, Line
+from mlnt.reproduce.tables import label
 from mlnt.steps import Steps
 from mlnt.training import Stage, StageResult, Trainer
 
@@ -200,6 +205,74 @@ class TestJointOptimization:
         for _ in range(200):
             method.step(batch, batch, dataclasses.replace(RATES, lr=1.0))
         assert_close(model(batch.inputs).softmax(dim=1), soft, rtol=0, atol=1e-3)
+
+
+class TestGeneralizedCrossEntropy:
+    logits = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.double).log()
+    labels = torch.tensor([0, 1])
+
+    def test_loss_and_gradient_by_hand(self) -> None:
+        logits = self.logits.clone().requires_grad_()
+        loss = generalized_cross_entropy(logits, self.labels, 0.7)
+        assert loss.item() == pytest.approx(((1 - 0.5**0.7) + (1 - 0.1**0.7)) / 0.7 / 2)
+        (found,) = torch.autograd.grad(loss, logits)
+        # p_y^q (p_k − [k = y]) / 2: that of cross entropy, less where the label is doubted.
+        expected = torch.tensor([[-0.5, 0.3, 0.2], [0.1, -0.9, 0.8]], dtype=torch.double) / 2
+        assert_close(found, expected * torch.tensor([[0.5**0.7], [0.1**0.7]]).double())
+
+    def test_between_cross_entropy_and_the_mean_error(self) -> None:
+        near_0 = generalized_cross_entropy(self.logits, self.labels, 1e-9)
+        assert_close(near_0, F.cross_entropy(self.logits, self.labels), rtol=1e-6, atol=0)
+        assert generalized_cross_entropy(self.logits, self.labels, 1.0).item() == pytest.approx(0.7)
+
+    def test_a_label_that_is_ruled_out_leaves_the_gradient_finite(self) -> None:
+        logits = torch.tensor([[300.0, -300.0]], requires_grad=True)
+        loss = generalized_cross_entropy(logits, torch.tensor([1]), 0.7)
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert loss.item() == pytest.approx(1 / 0.7)
+        assert torch.isfinite(gradient).all()
+
+
+class TestEarlyLearning:
+    def test_two_steps_by_an_independent_formula(self) -> None:
+        """Of samples 3 and 1, in the order of the batch; others are not touched."""
+        torch.manual_seed(0)
+        model, labels = nn.Linear(3, 4).double(), torch.tensor([2, 0])
+        batch = Batch(torch.tensor([3, 1]), 3 * torch.randn(2, 3).double(), labels)
+        method, twin = ELR(model, PLAIN, 5, 4), copy.deepcopy(model)
+        remembered = {3: [0.0] * 4, 1: [0.0] * 4}
+        for _ in range(2):
+            losses = method.step(batch, batch, RATES)
+            scores = twin(batch.inputs)
+            loss = torch.zeros((), dtype=torch.double)
+            for row, (sample, given) in enumerate(zip((3, 1), (2, 0), strict=True)):
+                p = scores[row].exp() / scores[row].exp().sum()
+                kept = [min(max(value, 1e-4), 0.9999) for value in p.tolist()]
+                remembered[sample] = [
+                    0.7 * old + 0.3 * new / sum(kept)
+                    for old, new in zip(remembered[sample], kept, strict=True)
+                ]
+                inner = sum(p[c] * remembered[sample][c] for c in range(4))
+                loss = loss + (-p[given].log() + 3.0 * (1 - inner).log()) / 2
+            for parameter, gradient in zip(
+                twin.parameters(), torch.autograd.grad(loss, list(twin.parameters())), strict=True
+            ):
+                parameter.data -= 0.1 * gradient
+            assert_close(losses["class_loss"], loss.detach(), rtol=1e-9, atol=0)
+            assert_close(model.weight, twin.weight, rtol=1e-9, atol=1e-12)
+            assert_close(model.bias, twin.bias, rtol=1e-9, atol=1e-12)
+            for sample in range(5):
+                expected = torch.tensor(remembered.get(sample, [0.0] * 4), dtype=torch.double)
+                assert_close(method.targets_NC[sample], expected, rtol=1e-9, atol=1e-12)
+
+    def test_probabilities_stay_away_from_0_and_1(self) -> None:
+        logits = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)
+        target = averaged(torch.tensor([[1.0, 0.0, 0.0]]), logits.detach())
+        loss = early_learning_loss(logits, torch.tensor([1]), target)
+        agreement = 0.9999 * (0.7 + 0.3 * 0.9999 / 1.0001) + 1e-4 * 2 * 0.3 * 1e-4 / 1.0001
+        assert loss.item() == pytest.approx(200 + 3 * math.log(1 - agreement), rel=1e-3)
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert torch.isfinite(gradient).all()
 
 
 class TestField:
@@ -397,6 +470,12 @@ def weighted(
     return method
 
 
+def of_one_stage(
+    kind: Any, model: nn.Module, settings: Settings, data: Dataset, generator: torch.Generator
+) -> Method:
+    return kind(model, settings, len(data.train), 10)
+
+
 Maker = Callable[[nn.Module, Settings, Dataset, torch.Generator], Method]
 
 MAKERS: dict[str, Maker] = {
@@ -417,6 +496,7 @@ MAKERS: dict[str, Maker] = {
     "contrastive": lambda model, settings, data, generator: Contrastive(
         model, settings, data.train.inputs[:2], generator
     ),
+    **{name: functools.partial(of_one_stage, single_stage(name)) for name in SINGLE_STAGE},
     **{
         f"{kind.__name__}, classes weighted": functools.partial(weighted, kind)
         for kind in (MLNT, MeanTeacher, Iterative)
@@ -431,7 +511,7 @@ def learn(dataset: Dataset, settings: Settings, method: Method, generator: Any) 
 
 
 # Cross entropy at its best epoch: about 91 %; once it has memorised the noise: about 60 %.
-@pytest.mark.parametrize("name", ["forward", "cnn_crf", "mean_teacher", "iterative"])
+@pytest.mark.parametrize("name", ["forward", "cnn_crf", "mean_teacher", "iterative", *SINGLE_STAGE])
 def test_learns_digits(name: str, digits: Dataset) -> None:
     settings, generator = learning_settings(), torch.Generator().manual_seed(1)
     torch.manual_seed(1)
@@ -441,6 +521,30 @@ def test_learns_digits(name: str, digits: Dataset) -> None:
         assert model.best is not None
         assert model.best > 84
     assert all(math.isfinite(row["class_loss"]) for row in result.history)
+
+
+def test_every_method_has_stages_a_name_and_a_place_in_the_tables() -> None:
+    choices = fields_by_name()["method"].metadata["choices"]
+    assert set(choices) == {*recipes.RECIPES, *SINGLE_STAGE}
+    assert set(choices) == set(METHODS)
+    for name in SINGLE_STAGE:
+        assert label(Line(name, "student", 1), short=True) == SINGLE_STAGE[name]
+    with pytest.raises(mlnt.InputError, match="no stages are written down for 'x'"):
+        recipes.Recipe.led_by(None, "x")  # type: ignore[arg-type]
+
+
+def test_what_holds_against_noise_ends_above_cross_entropy(digits: Dataset) -> None:
+    """After the last epoch of a schedule long enough to learn wrong labels by heart."""
+    settings = learning_settings(epochs=30)
+    last = {}
+    makers = {"cross_entropy": lambda model, *_: CrossEntropy(model, settings), **MAKERS}
+    for name in ("cross_entropy", "gce", "elr"):
+        generator = torch.Generator().manual_seed(1)
+        torch.manual_seed(1)
+        method = makers[name](SmallConv(1, 10), settings, digits, generator)
+        last[name] = learn(digits, settings, method, generator).best.last
+    assert last["gce"] > last["cross_entropy"] + 5
+    assert last["elr"] > last["cross_entropy"] + 5
 
 
 def test_joint_optimization_corrects_the_labels_of_the_digits(digits: Dataset) -> None:

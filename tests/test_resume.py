@@ -21,7 +21,7 @@ from mlnt import iterations as iterating
 from mlnt import journal
 from mlnt.cli import app
 from mlnt.cli import run as command
-from mlnt.config import make_settings
+from mlnt.config import SINGLE_STAGE, make_settings
 from mlnt.data.dataset import Split
 from mlnt.distributed import ProcessLost
 from mlnt.errors import InputError, Stopped
@@ -171,7 +171,14 @@ def test_goes_on_with_what_the_mentor_kept_then(
     assert filters == [described["kept"] for described in ends[1]["filters"]]
 
 
-METHODS = ("forward", "joint_optimization", "cnn_crf", "mean_teacher", "iterative")
+METHODS = (
+    "forward",
+    "joint_optimization",
+    "cnn_crf",
+    *SINGLE_STAGE,
+    "mean_teacher",
+    "iterative",
+)
 
 
 @pytest.mark.parametrize("method", METHODS)

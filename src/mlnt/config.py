@@ -15,6 +15,10 @@ from typing import Any
 from mlnt.errors import InputError, did_you_mean
 from mlnt.values import check_setting, converted, setting
 
+# Methods of one stage that differ from cross entropy by their loss alone: the class in the file
+# methods/NAME.py, by which tables call it too.
+SINGLE_STAGE = {"gce": "GCE", "elr": "ELR"}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -31,6 +35,7 @@ class Settings:
             "forward_true",
             "joint_optimization",
             "cnn_crf",
+            *SINGLE_STAGE,
             "mean_teacher",
             "iterative",
         ),

@@ -7,6 +7,7 @@
     forward              cross entropy -> transition matrix -> corrected loss
     joint_optimization   network and labels together -> a fresh network on the labels found
     cnn_crf              one training beside a field over clean and noisy labels
+    gce, elr, …          one training by a loss of their own (config.SINGLE_STAGE)
 
 Axes: N samples, C classes, D features.
 """
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mlnt.config import Settings
+from mlnt.config import SINGLE_STAGE, Settings
 from mlnt.data.dataset import Split
 from mlnt.data.image_files import ImageFiles
 from mlnt.data.streaming import first_of
@@ -47,6 +48,7 @@ from mlnt.methods import (
     Method,
     SoftCrossEntropy,
     estimate_transition,
+    single_stage,
     true_transition,
 )
 from mlnt.methods.contrastive import contrastive_settings
@@ -113,6 +115,14 @@ class Recipe:
             return model
 
         return replace(self, new_model=begun_model, unlabelled=stage)
+
+    def led_by(self, method: str) -> Led:
+        """Train the stages of a method."""
+        if method in SINGLE_STAGE:
+            return self.single_stage(method)
+        if method not in RECIPES:
+            raise InputError(f"no stages are written down for {method!r} (RECIPES in recipes.py)")
+        return RECIPES[method](self)
 
     def stages_of(self, led: "Led") -> list[StageResult]:
         """All of them, what the networks began with first."""
@@ -214,6 +224,12 @@ class Recipe:
         method = SoftCrossEntropy(self.new_model(), usual, joint.soft_labels_NC)
         return Led([first, trainer.run(Stage("joint_optimization", 2), method)])
 
+    def single_stage(self, name: str) -> Led:
+        trainer = self.trainer.at_last()
+        sizes = (len(trainer.train), len(self.classes))
+        method = single_stage(name)(self.new_model(), trainer.settings, *sizes)
+        return Led([trainer.run(Stage(name, 1), method)])
+
     def cnn_crf(self) -> Led:
         trainer, train = self.trainer.at_last(), self.trainer.train
         assert train.true_labels is not None  # see check_method
@@ -228,6 +244,18 @@ class Recipe:
             self.new_model(), trainer.settings, clean, len(self.classes), trainer.generator
         )
         return Led([trainer.run(Stage("cnn_crf", 1), method)])
+
+
+RECIPES: dict[str, Callable[[Recipe], Led]] = {
+    "cross_entropy": Recipe.cross_entropy,
+    "mlnt": Recipe.mlnt,
+    "mean_teacher": Recipe.mean_teacher,
+    "iterative": Recipe.iterative,
+    "forward": Recipe.forward,
+    "forward_true": Recipe.forward_true,
+    "joint_optimization": Recipe.joint_optimization,
+    "cnn_crf": Recipe.cnn_crf,
+}
 
 
 def _learn_labels(trainer: Trainer, model: nn.Module, last: nn.Linear) -> None:
@@ -272,7 +300,7 @@ def run_recipe(
     """Train by the settings' method; `new_model` gives a freshly initialised network."""
     method = trainer.settings.method
     recipe = Recipe(trainer, new_model, classes).begun()
-    led: Led = getattr(recipe, method)()
+    led = recipe.led_by(method)
     stages = recipe.stages_of(led)
     chosen = choose_stage(stages, trainer.validation, led.kept, trainer.world, SURELY)
     model = best_model(chosen)

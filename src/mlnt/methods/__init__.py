@@ -8,6 +8,7 @@ from mlnt.methods.forward import Forward, estimate_transition, true_transition
 from mlnt.methods.joint_optimization import JointOptimization, SoftCrossEntropy
 from mlnt.methods.mean_teacher import Iterative, MeanTeacher
 from mlnt.methods.mlnt import MLNT
+from mlnt.methods.single_stage import SingleStage, single_stage
 
 __all__ = [
     "CNNCRF",
@@ -21,7 +22,9 @@ __all__ = [
     "MeanTeacher",
     "Method",
     "Rates",
+    "SingleStage",
     "SoftCrossEntropy",
     "estimate_transition",
+    "single_stage",
     "true_transition",
 ]

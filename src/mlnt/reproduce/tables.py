@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mlnt.config import SINGLE_STAGE
 from mlnt.reproduce.experiments import Line, symbol_of
 from mlnt.reproduce.results import Row
 from mlnt.schedule import ITERATED
@@ -34,6 +35,7 @@ NAMES = {
     "forward_true": "forward (given)",
     "cnn_crf": "CNN-CRF",
     "mean_teacher": "mean-teacher",
+    **SINGLE_STAGE,
 }
 SHORT_NAMES = {**NAMES, "contrastive": "contrastive", "mean_teacher": "MT"}
 
