@@ -200,6 +200,8 @@ def test_schedules_stand_beside_each_other(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert line_with(page, "CIFAR-10, symmetric 0.5")[3] == "91.00", "the fast one counts"
     assert line_with(page, "CIFAR-10N, worst")[3] == "91.00"
+    for better in ("ELR+ 91.1", "DivideMix 92.6"):
+        assert better in line_with(page, "CIFAR-10N, worst")[1]
     assert "mlnt reproduce table1 --data CIFAR10 --cells mlnt/symmetric-0.5 --seeds 1\n" in page
     assert "1 + 1" in page
     table = (tmp_path / "results" / TABLE).read_text(encoding="utf-8")
