@@ -240,6 +240,10 @@ def test_one_folder_is_of_one_experiment_and_shows_all_its_seeds(
     before = (tmp_path / "table.csv").read_bytes()
     assert cli.run(table1(tmp_path, "--seeds", "1", *one, "--minutes", "0")) == 0
     assert (tmp_path / "table.csv").read_bytes() == before, "n = 2 as before"
+    (tmp_path / "seed-99999999").mkdir()  # of something else: not all seeds up to it are looked for
+    (tmp_path / "seed-99999999" / "summary.json").write_text("{}")
+    assert cli.run(table1(tmp_path, "--seeds", "1", *one, "--minutes", "0")) == 0
+    assert (tmp_path / "table.csv").read_bytes() == before
     capsys.readouterr()
     other = ["cifar10n", "--data", "digits", "--fast", "--seeds", "1", "--minutes", "0"]
     assert cli.run(["reproduce", *other, "--out", str(tmp_path)]) == 2

@@ -134,7 +134,7 @@ def _finished(
 ) -> list[Cell]:
     """All that the table shows, of more seeds than are asked for now where there are more; refused
     if it was not made alike. Other processes may have finished some while this one ran."""
-    every = plan(experiment, place, max(seeds, seeds_in(out)), out, settings)
+    every = plan(experiment, place, sorted({*range(seeds), *seeds_in(out)}), out, settings)
     check_finished(every)
     return [cell for cell in every if cell.is_finished]
 

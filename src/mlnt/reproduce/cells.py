@@ -9,8 +9,9 @@ plan -> choose -> run_cells -> summaries of the finished ones
 import contextlib
 import fnmatch
 import math
+import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,10 +71,15 @@ class Cell:
 
 
 def plan(
-    experiment: Experiment, place: Place, seeds: int, out: Path, changed: Mapping[str, Any]
+    experiment: Experiment,
+    place: Place,
+    seeds: int | Iterable[int],
+    out: Path,
+    changed: Mapping[str, Any],
 ) -> list[Cell]:
     """Every cell of an experiment, in the order they run: MLNT first, seed by seed.
 
+    `seeds` are these, or so many from 0.
     `changed` are settings that differ from those of the experiment.
     """
     for name in ("method", "noise", "seed", experiment.swept):
@@ -82,7 +88,8 @@ def plan(
     check_name(str(changed.get("model", "auto")))
     cells = []
     shelf = out / SHELF if _have_stages_in_common(experiment) else None
-    for seed, method, noise, setting in _combinations(experiment, place, seeds):
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    for seed, method, noise, setting in _combinations(experiment, place, numbers):
         data, settings = _split(place.arguments(noise))
         settings |= {**place.fast, **experiment.settings, "method": method, "seed": seed, **changed}
         if setting:
@@ -103,13 +110,13 @@ def _have_stages_in_common(experiment: Experiment) -> bool:
 
 
 def _combinations(
-    experiment: Experiment, place: Place, seeds: int
+    experiment: Experiment, place: Place, seeds: Iterable[int]
 ) -> Iterator[tuple[int, str, str, str]]:
     # Without MLNT's figures a table says little, and its cells hold those of cross entropy too.
     methods = sorted(experiment.methods, key=lambda method: method != "mlnt")
     if experiment.flat:
         methods = methods[:1]
-    for seed in range(seeds):
+    for seed in seeds:
         for method in methods:
             for noise in place.noises:
                 for setting in experiment.settings_of(method):
@@ -276,11 +283,11 @@ def claim(out: Path, what: str) -> None:
     RunFolder(out).write_json(WHAT, {"what": what})
 
 
-def seeds_in(out: Path) -> int:
-    """How many seeds there are, counted up to the last that is finished."""
-    found = (path.parent.name for path in out.rglob(f"seed-*/{SUMMARY}"))
-    numbers = [name.removeprefix("seed-") for name in found]
-    return max((int(n) + 1 for n in numbers if n.isascii() and n.isdigit()), default=0)
+def seeds_in(out: Path) -> set[int]:
+    """Those of finished runs."""
+    names = (path.parent.name for path in out.rglob(f"seed-*/{SUMMARY}"))
+    numbers = (name.removeprefix("seed-") for name in names)
+    return {int(number) for number in numbers if re.fullmatch("0|[1-9][0-9]{0,8}", number)}
 
 
 def clear_shelf(cells: Sequence[Cell]) -> None:
