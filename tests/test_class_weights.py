@@ -111,8 +111,9 @@ def test_a_class_that_lost_labels_is_expected_as_often_as_it_comes(
         "sets": 2,
         "lr": 0.1,
         "batch_size": 64,
-        "validation": "clean",
-    }  # noisy labels would rather have the first iteration
+        "validation": "clean",  # noisy labels would rather have the first iteration
+        "prove_filter": False,  # and no filter
+    }
     # Students differ from epoch to epoch by more than what is looked for.
     monkeypatch.setattr(StageResult, "best_name", property(lambda self: list(self.results)[-1]))
 

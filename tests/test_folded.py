@@ -108,7 +108,7 @@ NETWORKS = {
     "vgg": (lambda: vgg(0.0), IMAGES),
     "separable": (separable, IMAGES),
     "concatenating": (Concatenating, IMAGES),
-    "mlp": (lambda: MLP(7, CLASSES, 9), (6, 7)),
+    "mlp": (lambda: MLP(7, CLASSES, 9, dropped=0), (6, 7)),
     "small_conv": (lambda: SmallConv(3, CLASSES, 4), IMAGES),
     "pooled_conv": (lambda: PooledConv(3, CLASSES, 4), IMAGES),
 }

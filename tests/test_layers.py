@@ -26,6 +26,7 @@ LAYERS = (
     {"evaluation", "gallery", "judging", "label_issues", "linear", "noise_model", "similar"},
     {"methods"},
     {"progress", "schedule", "steps"},
+    {"left_out"},
     {"training"},
     {"filtered", "interruption", "iterations", "journal", "shelf"},
     {"recipes"},

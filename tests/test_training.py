@@ -437,11 +437,12 @@ def test_ablations_are_led_and_judged_as_mlnt_is(
         judge: Judge,
         classes: Any,
         leader: StageResult | None = None,
+        prove: Any = None,
     ) -> Led:
         assert judge.describer is not None
         weights = nn.utils.parameters_to_vector(judge.describer.parameters()).detach().clone()
         found[name] = (leader and leader.stage.name, weights)
-        return original(trainer, name, make, judge, classes, leader)
+        return original(trainer, name, make, judge, classes, leader, prove)
 
     monkeypatch.setattr(recipes, "run_iterations", spy)
     # As if labels had done the features harm; the first stage stands for what never saw them.

@@ -42,8 +42,8 @@ class Settings:
     )
     model: str = setting(
         "auto",
-        "network: auto, small_conv, pooled_conv, preact_resnet32, resnet18, resnet50, mlp, bag, "
-        "gru, torchvision:NAME or timm:NAME",
+        "network: auto, small_conv, pooled_conv, preact_resnet32, resnet18, resnet50, mlp, "
+        "bins8, bins64, bag, gru, torchvision:NAME or timm:NAME",
         group="Method",
     )
     weights: str = setting(
@@ -128,6 +128,12 @@ class Settings:
         group="Mentor",
         low=0,
         words=("same",),
+    )
+    prove_filter: bool = setting(
+        False,
+        "filter only where labels left out are agreed with no less by networks that learn what the "
+        "mentor keeps than by others that learn all; with tau auto, of 300 samples or more",
+        group="Mentor",
     )
     teacher_settles: bool = setting(
         False,
@@ -312,7 +318,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "digits": {**_SMALL, "model": "small_conv", "epochs": 40},
     "image": {**_SMALL, "model": "small_conv", "image_size": 64, "epochs": 40},
-    "table": {**_SMALL, "model": "mlp", "epochs": 40},
+    "table": {
+        **_SMALL,
+        "model": "mlp",
+        "epochs": 40,
+        "lr": 0.05,
+        "weight_decay": 1e-2,
+        "prove_filter": True,
+    },
     "text": {
         **_SMALL,
         "model": "bag",

@@ -18,6 +18,7 @@ from mlnt.data.noise import wrong_share
 from mlnt.distributed import ALL_ALONE, World
 from mlnt.evaluation import predict_probabilities
 from mlnt.judging import Judge, seen
+from mlnt.left_out import Proof
 from mlnt.methods import Method
 from mlnt.models import copy_model
 from mlnt.training import Stage, StageResult, Trainer
@@ -147,6 +148,7 @@ class Led:
     kept: Kept | None = None  # what the last filter left
     filters: list[dict[str, Any]] = field(default_factory=list)
     judge: Judge | None = None
+    proof: Proof | None = None  # that filtering is worth it, or not; None: not asked for
 
 
 def run_iterations(
@@ -156,10 +158,12 @@ def run_iterations(
     judge: Judge,
     classes: Sequence[str],
     leader: StageResult | None = None,
+    prove: Callable[[], Proof | None] | None = None,
 ) -> Led:
     """Train `settings.iterations` times; `make_method` gets the mentor and the settings for it.
 
-    Nobody leads the first iteration, unless there is a `leader`, a stage before it.
+    Nobody leads the first iteration, unless there is a `leader`, a stage before it. `prove` says
+    whether filtering is worth it; where it is not, all labels are kept.
     """
     led = Led([], judge=judge)
     candidates = [] if leader is None else [leader]
@@ -172,8 +176,16 @@ def run_iterations(
             # An iteration that went wrong leads nobody: the one before it does so again.
             choice = choose_stage(candidates, trainer.validation, led.kept, trainer.world)
             mentor = best_model(choice)
-            led.kept = kept = filtered_by(mentor, choice.is_led, trainer, judge)
+            if prove is not None and led.proof is None:
+                led.proof = prove()
+            if led.proof is None or led.proof.holds:
+                kept = filtered_by(mentor, choice.is_led, trainer.train, trainer.settings, judge)
+            else:
+                kept = everything(mentor, trainer.train, judge)
+            led.kept = kept
             led.filters.append(describe_filter(kept, trainer, classes, iteration - 1))
+            if led.proof is not None:
+                led.filters[-1]["proof"] = led.proof.to_json()
             for watcher in trainer.watchers:
                 watcher.filtered(led.filters[-1])
         its_trainer = trainer if kept is None else trainer.where_led()
@@ -192,10 +204,11 @@ def run_iterations(
     return led
 
 
-def filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge) -> Kept:
+def filtered_by(
+    mentor: nn.Module, is_led: bool, train: Split, settings: Settings, judge: Judge
+) -> Kept:
     """What this mentor leaves in the class loss; `is_led`: it had a mentor itself."""
-    settings, train = trainer.settings, trainer.train
-    probabilities_NC = predict_probabilities(mentor, train.inputs, trainer.world)
+    probabilities_NC = predict_probabilities(mentor, train.inputs, judge.world)
     if settings.tau != "auto":
         return filter_samples(probabilities_NC, train.labels, settings.tau, settings.keep_per_class)
     judgement = judge(mentor, probabilities_NC, is_led)
@@ -209,6 +222,12 @@ def filtered_by(mentor: nn.Module, is_led: bool, trainer: Trainer, judge: Judge)
         class_weights=weights_C.to(probabilities_NC.dtype),
         transition=judgement.transition,
     )
+
+
+def everything(mentor: nn.Module, train: Split, judge: Judge) -> Kept:
+    """All labels, where filtering is not worth it; the mentor still has a say in the target."""
+    indices = torch.arange(len(train), device=train.labels.device)
+    return Kept(indices, None, predict_probabilities(mentor, train.inputs, judge.world))
 
 
 def choose_stage(

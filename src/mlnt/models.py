@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mlnt.data.downloads import download_allowed
-from mlnt.data.encoding import Encoder
+from mlnt.data.encoding import BINS, MOST_BINNED, Encoder, TableEncoder
 from mlnt.data.tensor_files import read_tensors
 from mlnt.data.text_encoding import TextEncoder
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.files import exists, open_file
-from mlnt.networks import GRU, MLP, Bag, PooledConv, PreActResNet32, SmallConv
+from mlnt.networks import GRU, MLP, Bag, BinnedMLP, PooledConv, PreActResNet32, SmallConv
 from mlnt.resnet import resnet18, resnet50
 
 _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
@@ -30,6 +30,8 @@ _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
     "resnet18": ("image", lambda encoder, classes: resnet18(encoder.shape[0], classes)),
     "resnet50": ("image", lambda encoder, classes: resnet50(encoder.shape[0], classes)),
     "mlp": ("table", lambda encoder, classes: MLP(encoder.shape[0], classes)),
+    "bins8": ("table", lambda encoder, classes: _binned(encoder, classes, 8)),
+    "bins64": ("table", lambda encoder, classes: _binned(encoder, classes, 64)),
     "bag": ("text", lambda encoder, classes: _bag(encoder, classes)),
     "gru": ("text", lambda encoder, classes: _gru(encoder, classes)),
 }
@@ -176,6 +178,16 @@ def check_output(model: nn.Module, inputs: Tensor, classes: int) -> None:
             f"the model must give [B, {classes}] logits for {classes} classes, got "
             f"{shape} for a batch of {len(inputs)}; change its last layer"
         )
+
+
+def _binned(encoder: Encoder, classes: int, bins: int) -> nn.Module:
+    assert isinstance(encoder, TableEncoder)
+    if not encoder.edges:
+        raise InputError(
+            f"tables of more than {MOST_BINNED} columns are not divided into bins; try --model mlp"
+        )
+    edges_of = [edges[:: BINS // bins] for edges in encoder.edges]
+    return BinnedMLP(encoder.shape[0], classes, edges_of)
 
 
 def _bag(encoder: Encoder, classes: int) -> nn.Module:

@@ -4,7 +4,7 @@ data -> settings that follow from it -> validation held out, noise injected -> R
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from mlnt.defaults import choose_settings
 from mlnt.device import may_be_cuda, pick_device, prepare_deterministic, weight_type
 from mlnt.distributed import World
 from mlnt.errors import InputError
+from mlnt.left_out import network_for_table
 from mlnt.models import OwnModel, build_model, check_output, new_of
 from mlnt.recipes import check_method, check_network
 from mlnt.training import Trainer, Watcher
@@ -87,6 +88,12 @@ def make_ready(
     prepared, noise = prepare(as_read(dataset, settings.image_size, settings.workers), settings)
     _check_same_everywhere(prepared, world)
     own_model = None if model is None or isinstance(model, str) else model
+    reasons = dict(by_data.for_samples(len(prepared.train)).reasons)
+    if own_model is None and _may_choose_network(prepared, settings, preset, given):
+        chosen = network_for_table(prepared, settings, device, Seeds.of(settings.seed).weights)
+        if chosen := world.share(chosen):  # two GPUs may see two differently
+            settings = replace(settings, model=chosen[0])
+            reasons["model"] = chosen[1]
     encoder, classes, may_import = prepared.encoder, len(prepared.classes), isinstance(model, str)
 
     def new_network() -> nn.Module:
@@ -95,8 +102,15 @@ def make_ready(
         names = (settings.model, encoder, classes, settings.weights)
         return build_model(*names, may_import, download)
 
-    reasons = by_data.for_samples(len(prepared.train)).reasons
     return Ready(prepared, noise, settings, reasons, device, new_network, own_model)
+
+
+def _may_choose_network(
+    dataset: Dataset, settings: Settings, preset: str | None, given: Mapping[str, Any]
+) -> bool:
+    """Whether nobody said which network a table gets."""
+    named = given.get("model", "auto") != "auto" or settings.weights != "none" or preset is not None
+    return dataset.kind == "table" and not named
 
 
 def _check_same_everywhere(dataset: Dataset, world: World) -> None:

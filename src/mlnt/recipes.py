@@ -31,8 +31,9 @@ from mlnt.evaluation import (
     predict_probabilities,
     readable,
 )
-from mlnt.iterations import Kept, Led, best_model, choose_stage, run_iterations
+from mlnt.iterations import Kept, Led, best_model, choose_stage, filtered_by, run_iterations
 from mlnt.judging import Judge
+from mlnt.left_out import Proof, proof_of
 from mlnt.linear import can_be_fitted, fit_last_layer_, some_of
 from mlnt.meta.features import split_at_features
 from mlnt.methods import (
@@ -167,8 +168,23 @@ class Recipe:
         def method(mentor: nn.Module | None, settings: Settings) -> Method:
             return make_method(mentor, settings, judge)
 
-        led = run_iterations(trainer, name, method, judge, self.classes, leader)
+        prove = self._proof if _must_prove(trainer) else None
+        led = run_iterations(trainer, name, method, judge, self.classes, leader, prove)
         return replace(led, stages=first.stages + led.stages)
+
+    def _proof(self) -> Proof | None:
+        """Whether what a mentor keeps is worth more than all labels: by mentors like the first."""
+        trainer = self.trainer
+
+        def keep(mentor: nn.Module, train: Split) -> tuple[Tensor, Tensor | None]:
+            judge = Judge(train, trainer.validation, describer=mentor)
+            kept = filtered_by(mentor, False, train, trainer.settings, judge)
+            return kept.indices, kept.class_weights
+
+        settings, world = trainer.settings, trainer.world
+        proof = proof_of(self.new_model, trainer.train, settings, settings.seed, keep)
+        found = world.share(None if proof is None else proof.to_json())  # GPUs may differ a little
+        return None if found is None else Proof(**found)
 
     def _leader(self, labelled: StageResult) -> StageResult | None:
         """Who leads the first iteration: the network whose features never saw a label, unless
@@ -272,6 +288,11 @@ def _learn_labels(trainer: Trainer, model: nn.Module, last: nn.Linear) -> None:
     rows = readable(inputs)
     fit_last_layer_(last, features_ND[rows], labels_N[rows])
     trainer.world.match_({"student": model})
+
+
+def _must_prove(trainer: Trainer) -> bool:
+    settings = trainer.settings
+    return settings.prove_filter and settings.tau == "auto"
 
 
 def check_method(settings: Settings, train: Split) -> None:

@@ -138,6 +138,15 @@ class TerminalProgress(Watcher):
         if "wrong_among_kept" in report:
             line += f"; {report['wrong_among_kept']:.1f} % of them wrong"
         self.console.print(line, style="dim", soft_wrap=True)
+        proof = report.get("proof")
+        if proof and proof["kept"] < proof["all"]:
+            self.console.print(
+                "no label is left out: short trainings on what a mentor keeps agree with "
+                f"{proof['kept']:.1f} % of labels that they did not learn, those on all labels "
+                f"with {proof['all']:.1f} %",
+                style="dim",
+                soft_wrap=True,
+            )
         for name, count in report["rescued"].items():
             self.console.print(
                 f"class {name!r} would be nearly empty: its {count} most probable samples stay",

@@ -92,7 +92,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         24, _Joined([nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(3, 8, 1)]), nn.GroupNorm(2, 24),
         nn.GELU(), nn.Conv2d(24, 24, 3, padding=1, groups=3), nn.Tanh(),
     ),
-    "mlp": lambda: MLP(20, CLASSES, 32),
+    "mlp": lambda: MLP(20, CLASSES, 32, dropped=0),
 }  # fmt: skip
 IMAGES, OTHER_SHAPES = (8, 3, 8, 8), {"mlp": (8, 20), "resnet18": (8, 3, 64, 64)}
 

@@ -191,7 +191,7 @@ class _Bench:
         free(self.device)
         with self._at_work(settings):
             trainer = self.ground.trainer(settings).where_led()
-            kept = filtered_by(self.mentor, False, trainer, self.judge)
+            kept = filtered_by(self.mentor, False, trainer.train, trainer.settings, self.judge)
             method = MLNT(
                 copy_model(self.initial),
                 trainer.settings,

@@ -3,6 +3,7 @@
 An encoder is fitted on the training data, travels in the run folder and serves prediction.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ ROUNDING = 1e-14  # relative, of a few operations on float64
 HEAVY = 2.5
 MIDDLE_HALF, MAD = 1.349, 1.4826  # standard deviations in these, of a normal distribution
 QUANTILES_FROM = 100_000  # rows
+BINS = 64  # of as many cells each, into which a column is divided for `networks.Bins`
+MOST_BINNED = 256  # columns; the networks of wider tables would be mostly bins
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,15 @@ class TableEncoder:
 
     A few large values would squeeze all others of a column to nothing. Of such a column the median
     and the spread of its middle half take the place of mean and standard deviation, and it is bent.
+
+    edges of column d: the quantiles of its z at 0, 1/64, …, 1; none of a column of two values
     """
 
     columns: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     bent: tuple[bool, ...] = ()  # empty where no column is
+    edges: tuple[tuple[float, ...], ...] = ()  # of wide tables, and in runs from before: none
     made_of: tuple[Column, ...] = ()  # the columns of the table, if not all were numbers
     kind = "table"
 
@@ -118,13 +124,19 @@ class TableEncoder:
             column = names[int((~np.isfinite(std)).argmax())]
             raise InputError(f"the values of {column!r} are too large; scale them down")
         scale = _no_zero(std, rows.min(0), rows.max(0))
-        middle, spread = _spread(rows[:: len(rows) // QUANTILES_FROM + 1])
+        some = rows[:: len(rows) // QUANTILES_FROM + 1]
+        middle, spread = _spread(some)
         # Beyond 1e308 the quotient would have no number.
         heavy = (spread > 0) & (std > HEAVY * spread) & (std * 1e-300 < spread)
-        bent = heavy & (scale == std)  # else it is constant
+        varies = scale == std
+        bent = heavy & varies
+        some = np.where(varies, some, mean)  # what a constant column has of rounding may be large
         mean, std = np.where(bent, (middle, spread), (mean, scale)).tolist()
         flags = tuple(bent.tolist()) if bent.any() else ()
-        return cls(names, tuple(mean), tuple(std), flags, made_of)
+        encoder = cls(names, tuple(mean), tuple(std), flags, made_of=made_of)
+        if len(names) > MOST_BINNED:
+            return encoder
+        return replace(encoder, edges=_edges(encoder.encode(some).numpy()))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,7 +208,7 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
     if values.get("made_of"):
         values = values | {"made_of": columns_from_json(values["made_of"])}
     kinds = {"image": ImageEncoder, "table": TableEncoder, "text": TextEncoder}
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
+    fields = {k: _as_tuple(v) for k, v in values.items() if k != "kind"}
     encoder = kinds[values["kind"]](**fields)
     if isinstance(encoder, TextEncoder):
         _check_texts(encoder.words, "words")
@@ -223,6 +235,8 @@ def encoder_from_json(values: dict[str, Any]) -> Encoder:
         raise ValueError("std holds a zero")
     if isinstance(encoder, TableEncoder) and encoder.bent:
         _check_flags(encoder.bent, encoder.shape[0], "bent")
+    if isinstance(encoder, TableEncoder) and encoder.edges:
+        _check_edges(encoder.edges, encoder.shape[0])
     made = encoder.made_of if isinstance(encoder, TableEncoder) else ()
     if made and names_of(made) != encoder.columns:
         raise ValueError("columns must be those that made_of makes")
@@ -253,6 +267,20 @@ def _check_numbers(values: Any, count: int, what: str) -> None:
         raise ValueError(f"{what} must hold {count:,} numbers")
     if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
         raise ValueError(f"{what} must hold finite numbers")
+
+
+def _check_edges(edges: Any, columns: int) -> None:
+    if len(edges) != columns or columns > MOST_BINNED:
+        raise ValueError(f"edges must be of {columns:,} columns, {MOST_BINNED} at most")
+    for of_column in edges:
+        if of_column != ():
+            _check_numbers(of_column, BINS + 1, "edges")
+            if any(low > high for low, high in itertools.pairwise(of_column)):
+                raise ValueError("edges must rise")
+
+
+def _as_tuple(values: Any) -> Any:
+    return tuple(map(_as_tuple, values)) if isinstance(values, list) else values
 
 
 def _check_flags(values: Any, count: int, what: str) -> None:
@@ -341,6 +369,15 @@ def _spread(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         others = distance[distance > 0]
         spread[i] = MAD * np.median(others) if len(others) else 0
     return middle, spread
+
+
+def _edges(encoded_ND: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """Of each column that has more than two values; float32, as the cells that they divide."""
+    quantiles = np.quantile(encoded_ND, np.linspace(0, 1, BINS + 1), axis=0, method="lower")
+    return tuple(
+        tuple(edges.astype(np.float32).tolist()) if len(np.unique(edges)) > 2 else ()
+        for edges in quantiles.T
+    )
 
 
 def _no_zero(std: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
