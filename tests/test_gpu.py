@@ -162,6 +162,19 @@ def test_digits_train_on_the_gpu() -> None:
     assert probabilities.device.type == "cpu"
 
 
+def test_a_table_trains_on_the_gpu() -> None:
+    """Its network is chosen on the CPU, its filter proved on the GPU, where steps drop units."""
+    generator = np.random.default_rng(0)
+    rows = generator.uniform(-1, 1, size=(900, 3))
+    truth = (rows[:, 0] * 5).astype(int) % 2
+    noisy = np.where(generator.random(900) < 0.2, 1 - truth, truth)
+    training = mlnt.train((rows, noisy), true_labels=truth, epochs=20, sets=2, device="cuda")
+    assert training.settings.model.startswith("bins")
+    assert all("proof" in report for report in training.summary["filters"])
+    right = training.predict_probabilities(rows).argmax(dim=1).numpy() == truth
+    assert right.mean() > 0.85  # by chance half
+
+
 def test_peak_memory_of_the_bench_is_that_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def compare(*ignored: object) -> None:
         torch.empty(2 * 2**30, dtype=torch.uint8, device="cuda")

@@ -173,7 +173,7 @@ class TestNetworkForATable:
         few = self.steps[:200], self.stairs[:200]
         assert chosen_for(*few) == ("mlp", "")
         dataset = mlnt.open_dataset(few)
-        found = network_for_table(dataset, make_settings("table"), torch.device("cpu"), 0)
+        found = network_for_table(dataset, make_settings("table"), 0)
         assert found is None
 
 

@@ -81,12 +81,14 @@ def _trained(
     return method.models["student"].eval()
 
 
-def network_for_table(
-    data: Dataset, settings: Settings, device: torch.device, seed: int
-) -> tuple[str, str] | None:
-    """(name, reason) of the network that agrees with most labels left out; None: cannot be told."""
+def network_for_table(data: Dataset, settings: Settings, seed: int) -> tuple[str, str] | None:
+    """(name, reason) of the network that agrees with most labels left out; None: cannot be told.
+
+    On a CPU, which is done with so few small steps before a GPU has recorded its own.
+    """
     if len(data.train) < FEWEST or not getattr(data.encoder, "edges", ()):
         return None
+    device = torch.device("cpu")
     train = data.train.to(device, weight_type(settings))
 
     def new_model(name: str) -> nn.Module:

@@ -90,7 +90,7 @@ def make_ready(
     own_model = None if model is None or isinstance(model, str) else model
     reasons = dict(by_data.for_samples(len(prepared.train)).reasons)
     if own_model is None and _may_choose_network(prepared, settings, preset, given):
-        chosen = network_for_table(prepared, settings, device, Seeds.of(settings.seed).weights)
+        chosen = network_for_table(prepared, settings, Seeds.of(settings.seed).weights)
         if chosen := world.share(chosen):  # two GPUs may see two differently
             settings = replace(settings, model=chosen[0])
             reasons["model"] = chosen[1]
