@@ -150,6 +150,12 @@ def test_torch_export_says_what_predict_says(
         ("resnet18", ImageEncoder((3, 32, 32), (100.0, 110.0, 120.0), (50.0, 60.0, 70.0))),
         ("mlp", TableEncoder(("a", "b"), (1e9, 0.0), (1.0, 1e-3))),
         ("mlp", TableEncoder(("a", "b"), (1e9, 5.0), (1.0, 1e-3), (False, True))),
+        (
+            "bins8",
+            TableEncoder(
+                ("a", "b"), (5.0, 0.0), (1.0, 2.0), edges=(tuple(n / 32 for n in range(65)), ())
+            ),
+        ),
         ("bag", TextEncoder(tuple("abcdefgh"), 5, tuple(1 + n / 4 for n in range(8)))),
         ("gru", TextEncoder(tuple("abcdefgh"), 5)),
     ],

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,6 +176,28 @@ class TestNetworkForATable:
         dataset = mlnt.open_dataset(few)
         found = network_for_table(dataset, make_settings("table"), 0)
         assert found is None
+
+
+@pytest.mark.parametrize("model", ["bins8", "bins64"])
+def test_a_run_with_bins_predicts(model: str, tmp_path: Path) -> None:
+    cells = rows(400)
+    cells[:, 1] = (cells[:, 1] * 3).round()  # of few values
+    labels = (cells[:, 0] > 0).astype(int)
+    training = mlnt.train(
+        (cells, labels), model=model, out=tmp_path / "run", epochs=2, iterations=1
+    )
+    expected = training.predict_probabilities(cells)
+    found = mlnt.predict(tmp_path / "run", cells).probabilities
+    torch.testing.assert_close(found, expected)
+    # A stranger's folder may claim other edges, or none.
+    config = tmp_path / "run" / "config.json"
+    claimed = json.loads(config.read_text("utf-8"))
+    edges = claimed["data"]["encoder"].pop("edges")
+    for others in ([], [edges[0], edges[0]]):
+        claimed["data"]["encoder"]["edges"] = others
+        config.write_text(json.dumps(claimed), "utf-8")
+        with pytest.raises(mlnt.InputError):
+            mlnt.predict(tmp_path / "run", cells)
 
 
 def test_a_run_whose_filter_is_not_worth_it(capsys: pytest.CaptureFixture[str]) -> None:

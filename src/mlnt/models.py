@@ -17,9 +17,10 @@ from mlnt.data.tensor_files import read_tensors
 from mlnt.data.text_encoding import TextEncoder
 from mlnt.errors import InputError, did_you_mean, first_line
 from mlnt.files import exists, open_file
-from mlnt.networks import GRU, MLP, Bag, BinnedMLP, PooledConv, PreActResNet32, SmallConv
+from mlnt.networks import GRU, MLP, Bag, BinnedMLP, PooledConv, PreActResNet32, SmallConv, bins_of
 from mlnt.resnet import resnet18, resnet50
 
+_BINS = {"bins8": 8, "bins64": 64}
 _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
     "small_conv": ("image", lambda encoder, classes: SmallConv(encoder.shape[0], classes)),
     "pooled_conv": ("image", lambda encoder, classes: PooledConv(encoder.shape[0], classes)),
@@ -30,8 +31,8 @@ _MODELS: dict[str, tuple[str, Callable[[Encoder, int], nn.Module]]] = {
     "resnet18": ("image", lambda encoder, classes: resnet18(encoder.shape[0], classes)),
     "resnet50": ("image", lambda encoder, classes: resnet50(encoder.shape[0], classes)),
     "mlp": ("table", lambda encoder, classes: MLP(encoder.shape[0], classes)),
-    "bins8": ("table", lambda encoder, classes: _binned(encoder, classes, 8)),
-    "bins64": ("table", lambda encoder, classes: _binned(encoder, classes, 64)),
+    "bins8": ("table", lambda encoder, classes: _binned(encoder, classes, _BINS["bins8"])),
+    "bins64": ("table", lambda encoder, classes: _binned(encoder, classes, _BINS["bins64"])),
     "bag": ("text", lambda encoder, classes: _bag(encoder, classes)),
     "gru": ("text", lambda encoder, classes: _gru(encoder, classes)),
 }
@@ -181,13 +182,25 @@ def check_output(model: nn.Module, inputs: Tensor, classes: int) -> None:
 
 
 def _binned(encoder: Encoder, classes: int, bins: int) -> nn.Module:
+    return BinnedMLP(encoder.shape[0], classes, _edges(encoder, bins))
+
+
+def _edges(encoder: Encoder, bins: int) -> list[tuple[float, ...]]:
     assert isinstance(encoder, TableEncoder)
     if not encoder.edges:
         raise InputError(
             f"tables of more than {MOST_BINNED} columns are not divided into bins; try --model mlp"
         )
-    edges_of = [edges[:: BINS // bins] for edges in encoder.edges]
-    return BinnedMLP(encoder.shape[0], classes, edges_of)
+    return [edges[:: BINS // bins] for edges in encoder.edges]
+
+
+def first_width(name: str, encoder: Encoder) -> int:
+    """Of how many numbers, channels or words the first layer with weights has one each."""
+    if isinstance(encoder, TextEncoder):
+        return encoder.vocabulary_size
+    if isinstance(encoder, TableEncoder) and name in _BINS:
+        return encoder.shape[0] + len(bins_of(_edges(encoder, _BINS[name])))
+    return encoder.shape[0]
 
 
 def _bag(encoder: Encoder, classes: int) -> nn.Module:

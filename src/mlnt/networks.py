@@ -99,12 +99,7 @@ class Bins(nn.Module):
 
     def __init__(self, edges_of: Sequence[Sequence[float]]) -> None:
         super().__init__()
-        found = [
-            (column, low, 1 / (high - low), *_mean_and_per_std(k, len(edges) - 1))
-            for column, edges in enumerate(edges_of)
-            for k, (low, high) in enumerate(itertools.pairwise(edges))
-            if high > low
-        ]
+        found = bins_of(edges_of)
         columns, *values = zip(*found, strict=True) if found else [()] * 5
         self.register_buffer("column_K", torch.tensor(columns, dtype=torch.long))
         names = ("low_K", "per_width_K", "mean_K", "per_std_K")
@@ -115,6 +110,16 @@ class Bins(nn.Module):
         cells_BK = rows_BD.index_select(1, self.column_K)
         come_BK = ((cells_BK - self.low_K) * self.per_width_K).clamp(0, 1)
         return torch.cat([rows_BD, (come_BK - self.mean_K) * self.per_std_K], dim=1)
+
+
+def bins_of(edges_of: Sequence[Sequence[float]]) -> list[tuple[int, float, float, float, float]]:
+    """(column, lower edge, 1 / width, mean, 1 / standard deviation) of each that is not empty."""
+    return [
+        (column, low, 1 / (high - low), *_mean_and_per_std(k, len(edges) - 1))
+        for column, edges in enumerate(edges_of)
+        for k, (low, high) in enumerate(itertools.pairwise(edges))
+        if high > low
+    ]
 
 
 def _mean_and_per_std(bin_number: int, bins: int) -> tuple[float, float]:

@@ -30,7 +30,7 @@ from mlnt.data.text_encoding import TextEncoder
 from mlnt.device import pick_device, weight_type
 from mlnt.errors import InputError
 from mlnt.evaluation import accuracy, predict_probabilities, readable
-from mlnt.models import OwnModel, build_model, is_imported, new_of
+from mlnt.models import OwnModel, build_model, first_width, is_imported, new_of
 from mlnt.runs import CONFIG, RunFolder, load_into
 
 
@@ -154,7 +154,8 @@ def load_model(
         raise InputError(f"{run.path} has a network of mlnt's, {settings.model}; give no other")
     state = run.load_state(name)
     if model is None:
-        _check_sizes(f"{name}.safetensors of {run.path}", state, encoder, len(classes))
+        inputs = first_width(settings.model, encoder)
+        _check_sizes(f"{name}.safetensors of {run.path}", state, inputs, len(classes))
         network = build_model(settings.model, encoder, len(classes))
     elif isinstance(model, str):
         network = build_model(model, encoder, len(classes), may_import=True)
@@ -173,15 +174,13 @@ def _checked_classes(names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_sizes(file: str, state: dict[str, Tensor], encoder: Encoder, classes: int) -> None:
+def _check_sizes(file: str, state: dict[str, Tensor], inputs: int, classes: int) -> None:
     """Raise InputError where config.json claims sizes that no tensor of the run has.
 
     It may be a stranger's: a network for a billion classes would take all memory before its
     weights were found not to fit. A tensor takes as much of the file as its shape says.
     """
     found = {size for tensor in state.values() for size in tensor.shape}
-    # Of texts the length is no size of a network.
-    inputs = encoder.vocabulary_size if isinstance(encoder, TextEncoder) else encoder.shape[0]
     for size, what in ((classes, "classes"), (inputs, "inputs")):
         if size not in found:
             raise InputError(f"{file} has no layer for the {size:,} {what} of {CONFIG}")
