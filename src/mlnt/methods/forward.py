@@ -12,39 +12,26 @@ from mlnt.config import Settings
 from mlnt.data.batches import Batch
 from mlnt.data.noise import check_transition
 from mlnt.errors import InputError
-from mlnt.methods.base import Method, Rates, loss_backward_, make_optimizer, percent_right
+from mlnt.methods.single_stage import SingleStage
 
 # As the authors' code on CIFAR-10, where a tenth of the samples is of each class. With a hundred
 # classes the percentile would fall outside of the class: then 1, the maximum.
 ANCHOR_QUANTILE = 0.97
 
 
-class Forward(Method):
-    """`transition_CC` [i, j] = p(ỹ = j | y = i), estimated or given."""
+class Forward(SingleStage):
+    """`transition_CC` [i, j] = p(ỹ = j | y = i), estimated or given.
+
+    softmax(f(x, θ)) then estimates p(y | x) itself.
+    """
 
     def __init__(self, model: nn.Module, settings: Settings, transition_CC: Tensor) -> None:
         check_transition(transition_CC)
-        self.models = {"student": model}
-        self.optimizer = make_optimizer(model, settings)
+        super().__init__(model, settings, samples=0, classes=len(transition_CC))
         self.transition_CC = transition_CC.to(next(model.parameters()), copy=True)
 
-    def step(self, batch: Batch, class_batch: Batch, rates: Rates) -> dict[str, Tensor]:
-        """θ ← θ − β ∇ of the forward loss; softmax(f(x, θ)) then estimates p(y | x) itself."""
-
-        def loss_of(logits_BC: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            loss = forward_loss(logits_BC, class_batch.labels, self.transition_CC)
-            return loss, {"class_loss": loss}
-
-        losses, logits_BC = loss_backward_(
-            self.models["student"],
-            self.optimizer,
-            class_batch.inputs,
-            loss_of,
-            rates.lr,
-            world=self.world,
-        )
-        self.optimizer.step()
-        return {**losses, "train": percent_right(logits_BC, class_batch.labels)}
+    def loss(self, logits_BC: Tensor, batch: Batch) -> Tensor:
+        return forward_loss(logits_BC, batch.labels, self.transition_CC)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"transition": self.transition_CC}
